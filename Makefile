@@ -1,0 +1,39 @@
+# Linux and macOS. For Windows, conda and the CPU-only PyTorch see README.md.
+PYTHON ?= python3
+BIN := .venv/bin
+# The test environment holds all that the lab needs, so the lab uses it where it is there.
+LAB_READY := $(or $(wildcard .venv/ready-test),.venv/ready-lab)
+OLD_PYTHON := This needs Python 3.11 or newer. With a newer one beside it, name it, as in: make lab PYTHON=python3.12
+
+.PHONY: help lab test notebooks clean
+.NOTPARALLEL:
+
+help:
+	@echo "make lab        open the lessons in JupyterLab, as copies in my_notebooks/ that are yours to change"
+	@echo "make test       test the package and run every notebook; one file: make test ARGS=tests/test_vit.py"
+	@echo "make notebooks  build notebooks/*.ipynb from notebooks/src/*.py; one: make notebooks ARGS=00_start_here"
+	@echo "make clean      remove the environment (.venv); your notebooks stay"
+	@echo "Each makes the environment that it needs, once."
+
+lab: $(LAB_READY)
+	$(BIN)/python tools/open_lab.py $(ARGS)
+
+test: .venv/ready-test
+	$(BIN)/python -m pytest $(ARGS)
+
+notebooks: .venv/ready-test
+	$(BIN)/python tools/build_notebooks.py $(ARGS)
+
+clean:
+	rm -rf .venv
+
+# A ready- file is newer than pyproject.toml when .venv holds what pyproject.toml asks for. An environment that works
+# is kept, whoever made it; one that was interrupted, or whose Python is gone, is made again.
+.venv/ready-test: EXTRA := [test]
+.venv/ready-lab .venv/ready-test: pyproject.toml
+	@$(BIN)/python -m pip show --quiet pip 2>/dev/null || { \
+	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "$(OLD_PYTHON)")' && \
+	  echo "Making the environment: several minutes and several GB, once." && \
+	  $(PYTHON) -m venv --clear .venv; }
+	$(BIN)/python -m pip install --editable '.$(EXTRA)'
+	@touch $@

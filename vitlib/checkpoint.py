@@ -1,0 +1,114 @@
+"""A model in one file: weights (safetensors) and what is needed to use them (JSON in the file's header)."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+
+from vitlib.vit import VisionTransformer
+
+SHIPPED = Path(__file__).parent / "checkpoints"
+
+
+@dataclass
+class Checkpoint:
+    """A trained model and what belongs to it.
+
+    `mean` and `std` normalise the pixels as in training; `notes` tell where the model comes from.
+    """
+
+    model: VisionTransformer
+    classes: list
+    mean: tuple
+    std: tuple
+    notes: dict
+
+    @torch.no_grad()
+    def predict(self, images):
+        """Class probabilities. Shapes: uint8 images (B, C, H, W) -> (B, K); rows sum to 1."""
+        from vitlib.data import normalize
+
+        device = next(self.model.parameters()).device
+        return self.model(normalize(images.to(device), self.mean, self.std)).softmax(dim=-1).cpu()
+
+
+def save(path, model, classes, mean, std, dtype=torch.float32, **notes):
+    """Write a model to one file, whole or not at all.
+
+    `dtype=torch.float16` halves the file. Further keyword arguments become the checkpoint's notes (JSON).
+    Raises ValueError where the number of classes is not the model's, OSError where the disk refuses.
+    """
+    if len(classes) != model.config["num_classes"]:
+        raise ValueError(f"{len(classes)} class names for a model with num_classes={model.config['num_classes']}.")
+    about = {"model": model.config, "classes": list(classes), "mean": mean, "std": std, "notes": notes}
+    write_tensors(path, {name: value.to(dtype) for name, value in model.state_dict().items()}, about)
+
+
+def load(name_or_path):
+    """Read a model that `save` wrote, or a shipped one by its name: "cifar10" or "shapes".
+
+    Gives a Checkpoint whose model is on the CPU, in float32, in evaluation mode.
+    Raises FileNotFoundError for a file that is not there, ValueError for one that `save` did not write.
+    """
+    path = SHIPPED / f"{name_or_path}.safetensors"
+    if not path.exists():
+        path = Path(name_or_path)
+    tensors, about = read_tensors(path)
+    if "classes" not in about:
+        raise ValueError(
+            f"{path} holds no vitlib model: its header does not describe one. "
+            "Weights from another library are loaded with vitlib.pretrained.load_weights."
+        )
+    with torch.random.fork_rng(devices=[]):  # the random start is overwritten at once
+        model = VisionTransformer(**about["model"])
+    model.load_state_dict(tensors)
+    return Checkpoint(model.eval(), about["classes"], tuple(about["mean"]), tuple(about["std"]), about["notes"])
+
+
+def write_tensors(path, tensors, about):
+    """Write named tensors and a JSON description to one safetensors file, whole or not at all."""
+    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    write_whole(path, to_bytes(tensors, {"vitlib": json.dumps(about)}))
+
+
+def read_tensors(path):
+    """Read what `write_tensors` wrote: (tensors, about); `about` is empty for another library's file.
+
+    Raises FileNotFoundError, or ValueError for a file that is damaged or of another format.
+    """
+    if not Path(path).is_file():
+        shipped = ", ".join(sorted(file.stem for file in SHIPPED.glob("*.safetensors")))
+        raise FileNotFoundError(f"There is no checkpoint {path}. Give the path of a .safetensors file, or one of: {shipped}.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            return tensors, json.loads((file.metadata() or {}).get("vitlib", "{}"))
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path} is not a whole safetensors file ({error}). It was damaged or is of another kind: "
+            "copy or download it again, or delete it to start afresh."
+        ) from error
+
+
+def write_whole(path, content):
+    """Write bytes under a temporary name, then rename: a reader never sees half a file."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(
+            error.errno,
+            f"Could not write {path} ({error.strerror}). An earlier version of the file is intact. "
+            f"Make room for {len(content) / 1e6:.1f} MB or choose another folder, and run again.",
+        ) from error

@@ -1,0 +1,122 @@
+"""Checks of the exercises. They print what is right or wrong and never raise, so that "Run All" goes on to the end.
+
+    rollout = checks.use(rollout, attention_maps.rollout)
+
+hands back the learner's function if it is right, and otherwise vitlib's, so that the cells below work either way.
+The judgement itself (one module for each lesson) compares with an independent way to compute the same thing, on
+random sizes and values from a fresh seed.
+"""
+
+import linecache
+import traceback
+from importlib import import_module
+from pathlib import Path
+
+import torch
+
+
+class _Todo:
+    """What an unfilled exercise returns."""
+
+    def __repr__(self):
+        return "TODO"
+
+
+TODO = _Todo()
+
+
+class NotYet(Exception):
+    """An answer that is not right yet, with a diagnosis that a learner can act on."""
+
+
+_checks, _passed = {}, {}
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+def check(name):
+    """Register the function below as the check called `name`: it takes the answer and raises `NotYet` if it is wrong."""
+
+    def register(function):
+        _checks[name] = function
+        return function
+
+    return register
+
+
+def use(answer, reference):
+    """Check a learner's function or class and say what was found; give it back if it is right, else `reference`."""
+    return answer if _judge(reference.__name__, answer) else reference
+
+
+def value(name, answer):
+    """Check a learner's number or text: the answer to a question, not a function."""
+    _judge(name, answer)
+
+
+def progress():
+    """Print which of the exercises tried so far in this notebook have passed."""
+    for name, passed in _passed.items():
+        print(f"{'[ok]' if passed else '[open]':7}{name}")
+
+
+def _judge(name, answer):
+    """Run one check, print its result, and tell whether the answer is right."""
+    _passed[name] = False
+    try:
+        with torch.random.fork_rng():
+            torch.seed()  # other numbers at every try: an answer cannot pass by luck twice
+            _need(answer)
+            verified = _checks[name](answer)
+    except NotImplementedError:
+        print(f"[todo] {name}: not done yet. The notebook goes on with vitlib's own.")
+    except NotYet as problem:
+        print(f"[not yet] {name}: {problem}")
+    except Exception as error:
+        print(f"[not yet] {name}: your code stopped with {type(error).__name__}: {error}{_learners_line(error)}")
+    else:
+        _passed[name] = True
+        print(f"[ok] {name}: {verified}")
+    return _passed[name]
+
+
+def _learners_line(error):
+    """The last line of the learner's own code in a traceback, not torch's and not this file's."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if "site-packages" not in frame.filename and not frame.filename.startswith(_PACKAGE):
+            line = (frame.line or linecache.getline(frame.filename, frame.lineno)).strip()
+            return f"\n          in your line {frame.lineno}: {line}"
+    return ""
+
+
+def _need(got):
+    """An answer that was not written yet ends the check without a verdict."""
+    if got is TODO or got is None or got is ...:
+        raise NotImplementedError
+
+
+def equal(what, got, want, tolerance=1e-5, diagnoses=()):
+    """Compare a learner's tensor with the right one.
+
+    `diagnoses` are pairs (wrong tensor, words): where the learner's numbers are those of a known mistake, the words
+    say which.
+    """
+    _need(got)
+    if not torch.is_tensor(got):
+        raise NotYet(f"{what} should be a tensor, but it is of type {type(got).__name__}.")
+    if got.shape != want.shape:
+        raise NotYet(f"{what} should have shape {tuple(want.shape)}, but it has {tuple(got.shape)}.")
+    if _close(got, want, tolerance):
+        return
+    for wrong, words in diagnoses:
+        if got.shape == wrong.shape and _close(got, wrong, tolerance):
+            raise NotYet(f"{what}: {words}")
+    difference = (got.float() - want.float()).abs().max().item()
+    raise NotYet(f"{what} has the right shape but wrong numbers: the largest difference is {difference:.3g}.")
+
+
+def _close(a, b, tolerance):
+    return torch.allclose(a.float(), b.float(), atol=tolerance, rtol=tolerance)
+
+
+for _lesson in ("training", "attention_maps"):
+    import_module(f"vitlib.checks.{_lesson}")

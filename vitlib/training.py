@@ -1,0 +1,461 @@
+"""Training and measuring a Vision Transformer (lesson 07).
+
+The loop holds no hidden state: the order of the pictures, their augmentation and dropout follow from the seed and
+the number of the step alone. So a run that was stopped at any step goes on exactly as if it had not been.
+"""
+
+import copy
+import csv
+import io
+import json
+import math
+import signal
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from tqdm import tqdm
+
+from vitlib import checkpoint
+from vitlib.data import CIFAR10_MEAN, CIFAR10_STD, augment, normalize
+
+HISTORY_ROWS = 100  # how many points a curve of the training loss gets
+
+
+@dataclass
+class TrainingConfig:
+    """Everything that decides how a run goes, apart from the model and the pictures.
+
+    Give a budget in `epochs` (passes over the training pictures) or in `minutes`; minutes become a number of steps
+    once, at the start. `optimizer` is "adamw", or "muon" for the matrices of the blocks with AdamW for the rest.
+    Learning rates rise over the first `warmup` share of the steps, then fall to 0 along half a cosine.
+    `precision` is "fp32", "bf16", or "auto": whichever this machine does faster.
+    """
+
+    epochs: float | None = None
+    minutes: float | None = None
+    batch_size: int = 64
+    optimizer: str = "muon"
+    learning_rate: float = 2e-3
+    muon_learning_rate: float = 0.02
+    weight_decay: float = 0.05
+    warmup: float = 0.05
+    clip_norm: float = 1.0
+    label_smoothing: float = 0.0
+    augment: bool = True
+    evaluations: int = 5
+    mean: tuple = CIFAR10_MEAN
+    std: tuple = CIFAR10_STD
+    precision: str = "auto"
+    device: str = "auto"
+    seed: int = 0
+
+    def __post_init__(self):
+        if (self.epochs is None) == (self.minutes is None):
+            raise ValueError(f"Give epochs or minutes, one of the two: epochs={self.epochs}, minutes={self.minutes}.")
+        for name in ("epochs", "minutes", "batch_size", "learning_rate", "evaluations"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} must be above 0, got {value}.")
+        for name, choices in {
+            "optimizer": ("adamw", "muon"),
+            "precision": ("auto", "fp32", "bf16"),
+            "device": ("auto", "cpu", "cuda", "mps"),
+        }.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
+
+
+@dataclass
+class TrainingResult:
+    """What a run left behind.
+
+    `history` is a list of dicts: step, epoch, minutes, learning_rate (its share of the full one), train_loss, and at
+    some of the steps validation_loss and validation_accuracy (None at the others). `directory` holds
+    model.safetensors, history.csv, config.json, and last.safetensors to go on from.
+    """
+
+    history: list
+    finished: bool
+    directory: Path
+
+
+@dataclass
+class Evaluation:
+    """How a model does on pictures with known labels. K classes, N pictures.
+
+    accuracy and loss: numbers. per_class_accuracy: (K,), NaN for a class without pictures. confusion: (K, K) counts, rows are the
+    true classes, columns the predicted ones. probabilities: (N, K).
+    """
+
+    accuracy: float
+    loss: float
+    per_class_accuracy: torch.Tensor
+    confusion: torch.Tensor
+    probabilities: torch.Tensor
+
+
+# --- the run ---------------------------------------------------------------------------------------------------
+
+
+def train(model, train_data, validation_data, config, directory, on_log=None):
+    """Train `model` in place and keep everything in `directory`; called again, it goes on where it stopped.
+
+    `on_log(history)` is called after every new row, for instance to draw the curves. Interrupting (the stop button,
+    Ctrl-C) ends the run after the step at hand, saves it, and returns with `finished=False`.
+    Raises ValueError where the directory holds a run with another configuration, FloatingPointError where the loss
+    is no longer a number, OSError where the disk refuses; the last good checkpoint stays intact.
+    Source: paper section 4.1 and appendix B.1; lesson 07.
+    """
+    if len(train_data.classes) != model.config["num_classes"]:
+        raise ValueError(
+            f"The model has num_classes={model.config['num_classes']}, the data {len(train_data.classes)} classes: "
+            f"build it with num_classes={len(train_data.classes)}."
+        )
+    device = pick_device(config.device)
+    model.to(device)
+    batches = Batches(train_data, min(config.batch_size, len(train_data)), config, device)
+    optimizers = make_optimizers(model, config)
+    run = resume(Path(directory), model, optimizers, batches, config)
+    if run.step == 0:
+        run.plan(model, batches, validation_data, device)
+    with torch.random.fork_rng(), interruptible() as interrupted:
+        with tqdm(total=run.total_steps, initial=run.step, unit="step", file=sys.stdout, ncols=90) as bar:
+            while run.step < run.total_steps and not interrupted():
+                loss = training_step(model, optimizers, batches, run, config)
+                run.losses.append(loss)
+                bar.update()
+                if run.row_is_due():
+                    run.add_row(model, batches, validation_data)
+                    bar.set_postfix_str(run.summary())
+                    if on_log is not None:
+                        on_log(run.history)
+                if run.save_is_due():
+                    run.save(model, optimizers, train_data.classes)
+        run.save(model, optimizers, train_data.classes)
+    model.eval()
+    if not run.finished:
+        print(f"Stopped at step {run.step} of {run.total_steps}. Nothing is lost: run the same again to go on.")
+    return TrainingResult(run.history, run.finished, run.directory)
+
+
+def training_step(model, optimizers, batches, run, config):
+    """One batch: forward, backward, and one step of every optimizer. Gives the loss."""
+    images, labels = batches.get(run.step)
+    factor = learning_rate_factor(run.step, run.total_steps, config.warmup)
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * factor
+
+    model.train()
+    torch.manual_seed(seed_of(config.seed, run.step))  # for dropout, which knows the global generator only
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=run.precision == "bf16"):
+        logits = model(images)
+        loss = cross_entropy(logits.float(), labels, label_smoothing=config.label_smoothing)
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
+    if not (loss + norm).isfinite():
+        raise FloatingPointError(
+            f"The loss is {loss.item()} and the gradient norm {norm.item()} at step {run.step}, with learning rate "
+            f"{config.learning_rate * factor:.2g}. Usual causes: a learning rate that is too high, no warm-up, pictures that are "
+            f"not normalised, or NaN in the data. The checkpoint in {run.directory} is from before. "
+            "Change the configuration and start in another directory."
+        )
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+    run.step += 1
+    return loss.item()
+
+
+def learning_rate_factor(step, total_steps, warmup):
+    """The share of the full learning rate at a step: a straight rise, then half a cosine down to 0.
+
+    Source: paper appendix B.1 (warm-up and cosine decay); Loshchilov & Hutter 2017.
+    """
+    warmup_steps = max(1, round(warmup * total_steps))
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)  # from 0 to 1
+    return 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def make_optimizers(model, config):
+    """AdamW, or Muon for the matrices inside the blocks and AdamW for the rest.
+
+    Weights of linear maps decay; class token, positions, norms and biases do not.
+    Source: Loshchilov & Hutter 2019 (AdamW); Jordan et al. 2024 (Muon).
+    """
+    matrices = [
+        (name, module.weight) for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)
+    ]
+    by_muon = [weight for name, weight in matrices if config.optimizer == "muon" and ".blocks." in name]
+    decayed = [weight for _, weight in matrices if not any(weight is other for other in by_muon)]
+    taken = {id(weight) for _, weight in matrices}
+    kept = [parameter for parameter in model.parameters() if id(parameter) not in taken]
+    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": kept, "weight_decay": 0.0}]
+    optimizers = [torch.optim.AdamW(groups, lr=config.learning_rate)]
+    if by_muon:
+        optimizers.append(
+            torch.optim.Muon(by_muon, lr=config.muon_learning_rate, weight_decay=config.weight_decay)
+        )
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["initial_lr"] = group["lr"]
+    return optimizers
+
+
+class Batches:
+    """Batch number i of the run, always the same for the same seed. Every epoch has its own order."""
+
+    def __init__(self, data, batch_size, config, device):
+        self.images, self.labels = data.images.to(device), data.labels.to(device)
+        self.batch_size, self.config, self.device = batch_size, config, device
+        self.per_epoch = len(data) // batch_size  # the rest of an epoch waits for the next one
+        self.epoch = None
+
+    def get(self, step):
+        """Normalised images (B, C, H, W) and labels (B,)."""
+        epoch, place = divmod(step, self.per_epoch)
+        if epoch != self.epoch:
+            generator = torch.Generator().manual_seed(seed_of(self.config.seed, epoch))
+            self.epoch, self.order = epoch, torch.randperm(len(self.images), generator=generator).to(self.device)
+        indices = self.order[place * self.batch_size : (place + 1) * self.batch_size]
+        images = self.images[indices]
+        if self.config.augment:
+            images = augment(images, torch.Generator().manual_seed(seed_of(self.config.seed, step)))
+        return normalize(images, self.config.mean, self.config.std), self.labels[indices]
+
+
+def seed_of(seed, number):
+    """One seed from two numbers, so that runs with neighbouring seeds share nothing."""
+    return (seed * 1_000_003 + number) % 2**63
+
+
+# --- where a run stands, and how it is kept --------------------------------------------------------------------
+
+
+@dataclass
+class Run:
+    """Where a run stands. Everything here is stored, so that another process can go on."""
+
+    directory: Path
+    config: TrainingConfig
+    step: int = 0
+    total_steps: int = 0
+    precision: str = "fp32"
+    seconds: float = 0.0
+    history: list = field(default_factory=list)
+    losses: list = field(default_factory=list)  # since the last row of the history
+
+    def __post_init__(self):
+        self.started = self.saved = time.monotonic()
+
+    def plan(self, model, batches, validation_data, device):
+        """Decide the precision and the number of steps, once."""
+        config = self.config
+        self.precision = config.precision
+        if self.precision == "auto":
+            self.precision = "bf16" if bf16_is_faster(device) else "fp32"
+        self.total_steps = (
+            max(1, round(config.epochs * batches.per_epoch))
+            if config.epochs is not None
+            else steps_in(config.minutes, model, batches, validation_data, self)
+        )
+        about = {**asdict(config), "precision": self.precision, "total_steps": self.total_steps, "model": model.config}
+        checkpoint.write_whole(self.directory / "config.json", json.dumps(about, indent=2).encode())
+
+    @property
+    def finished(self):
+        return self.step >= self.total_steps
+
+    def evaluation_is_due(self):
+        return self.reached(self.config.evaluations)
+
+    def row_is_due(self):
+        return self.reached(HISTORY_ROWS) or self.evaluation_is_due()
+
+    def reached(self, parts):
+        """Whether this step is the first in a new one of so many equal parts of the run; the last step always is."""
+        return self.step * parts // self.total_steps > (self.step - 1) * parts // self.total_steps
+
+    def save_is_due(self):
+        return time.monotonic() - self.saved > 30  # seconds
+
+    def add_row(self, model, batches, validation_data):
+        row = {
+            "step": self.step,
+            "epoch": self.step / batches.per_epoch,
+            "minutes": (self.seconds + time.monotonic() - self.started) / 60,
+            "learning_rate": learning_rate_factor(self.step - 1, self.total_steps, self.config.warmup),
+            "train_loss": sum(self.losses) / len(self.losses),
+            "validation_loss": None,
+            "validation_accuracy": None,
+        }
+        if self.evaluation_is_due():
+            measured = evaluate(model, validation_data, self.config.mean, self.config.std, self.precision)
+            row |= {"validation_loss": measured.loss, "validation_accuracy": measured.accuracy}
+        self.history.append(row)
+        self.losses.clear()
+
+    def summary(self):
+        """The last row in a few words, for the progress bar."""
+        accuracy = [row["validation_accuracy"] for row in self.history if row["validation_accuracy"] is not None]
+        text = f"loss {self.history[-1]['train_loss']:.2f}"
+        return text + f", val {accuracy[-1]:.1%}" if accuracy else text
+
+    def save(self, model, optimizers, classes):
+        """One file to go on from, one to use, one table to read."""
+        now = time.monotonic()
+        self.seconds, self.started, self.saved = self.seconds + now - self.started, now, now
+        tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+        for i, optimizer in enumerate(optimizers):
+            for parameter, state in optimizer.state_dict()["state"].items():
+                tensors |= {f"optimizer.{i}.{parameter}.{name}": value for name, value in state.items()}
+        about = {name: value for name, value in vars(self).items() if name not in ("directory", "started", "saved")}
+        about |= {"config": asdict(self.config), "model_config": model.config}
+        checkpoint.write_tensors(self.directory / "last.safetensors", tensors, about)
+        notes = {"training": asdict(self.config), "steps": self.step, "precision": self.precision}
+        checkpoint.save(
+            self.directory / "model.safetensors", model, classes, self.config.mean, self.config.std, **notes
+        )
+        checkpoint.write_whole(self.directory / "history.csv", as_csv(self.history).encode())
+
+
+def resume(directory, model, optimizers, batches, config):
+    """Read where the run in `directory` stands into the model and the optimizers, or begin a new one."""
+    run, path = Run(directory, config), directory / "last.safetensors"
+    if not path.exists():
+        return run
+    tensors, about = checkpoint.read_tensors(path)
+    if "model_config" not in about:
+        raise ValueError(f"{path} is not a run of vitlib.training. Choose another directory.")
+    wanted = {**asdict(config), **{f"model {name}": value for name, value in model.config.items()}}
+    stored = {**about["config"], **{f"model {name}": value for name, value in about["model_config"].items()}}
+    wanted = json.loads(json.dumps(wanted))  # as JSON has it: pairs are lists
+    differing = [f"{name}: {stored.get(name)} there, {wanted[name]} now" for name in wanted if stored.get(name) != wanted[name]]
+    if differing:
+        raise ValueError(
+            f"{directory} holds a run with another configuration ({'; '.join(differing)}). "
+            "Choose another directory, or delete that one to start afresh."
+        )
+    model.load_state_dict({name.removeprefix("model."): v for name, v in tensors.items() if name.startswith("model.")})
+    for i, optimizer in enumerate(optimizers):
+        content = optimizer.state_dict()
+        for name, value in tensors.items():
+            if name.startswith(f"optimizer.{i}."):
+                parameter, key = name.split(".")[2:]
+                content["state"].setdefault(int(parameter), {})[key] = value
+        optimizer.load_state_dict(content)
+    for name in ("step", "total_steps", "precision", "seconds", "history", "losses"):
+        setattr(run, name, about[name])
+    print(f"Going on from step {run.step} of {run.total_steps} in {directory}.")
+    return run
+
+
+def as_csv(history):
+    """The history as text: one row a line, empty where nothing was measured."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, fieldnames=list(history[0]) if history else ["step"], lineterminator="\n")
+    table.writeheader()
+    table.writerows(history)
+    return text.getvalue()
+
+
+@contextmanager
+def interruptible():
+    """Inside, an interrupt does not break a step in two: it is noted, and the loop asks for it.
+
+    A second interrupt acts at once.
+    """
+    noted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
+        yield noted.is_set
+        return
+
+    def note(number, frame):
+        if noted.is_set():
+            raise KeyboardInterrupt
+        noted.set()
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield noted.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# --- what the machine does fastest -----------------------------------------------------------------------------
+
+
+def pick_device(name="auto"):
+    """CUDA where there is one, else Apple's MPS, else the CPU."""
+    if name != "auto":
+        return torch.device(name)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def bf16_is_faster(device):
+    """Time one matrix product both ways: without hardware for it, bfloat16 is slower than float32."""
+
+    def seconds(dtype):
+        a, b = torch.ones(4096, 192, dtype=dtype, device=device), torch.ones(192, 768, dtype=dtype, device=device)
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            (a @ b).sum().item()  # .item() waits for the device
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    return seconds(torch.bfloat16) < 0.8 * seconds(torch.float32)
+
+
+def steps_in(minutes, model, batches, validation_data, run):
+    """How many steps fit in so many minutes, by timing a few on a copy of the model."""
+    trial, copied = Run(run.directory, run.config, total_steps=1000, precision=run.precision), copy.deepcopy(model)
+    optimizers, times = make_optimizers(copied, run.config), []
+    with torch.random.fork_rng():
+        while len(times) < 3 or (sum(times) < 2 and len(times) < 20):
+            start = time.perf_counter()
+            training_step(copied, optimizers, batches, trial, run.config)
+            times.append(time.perf_counter() - start)
+    few = validation_data[: min(len(validation_data), 500)]
+    start = time.perf_counter()
+    evaluate(copied, few, run.config.mean, run.config.std, run.precision)
+    evaluations = run.config.evaluations * (time.perf_counter() - start) * len(validation_data) / len(few)
+    step = sorted(times)[len(times) // 2]
+    return max(1, int((60 * minutes - evaluations) / step))
+
+
+# --- measuring -------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def evaluate(model, data, mean, std, precision="fp32", batch_size=250):
+    """Accuracy, loss, accuracy by class and confusion matrix of a model on pictures with known labels."""
+    was_training, device = model.training, next(model.parameters()).device
+    model.eval()
+    logits = []
+    for start in range(0, len(data), batch_size):
+        images = normalize(data.images[start : start + batch_size].to(device), mean, std)
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            logits.append(model(images).float().cpu())
+    model.train(was_training)
+    logits, number = torch.cat(logits), len(data.classes)
+    pairs = data.labels * number + logits.argmax(dim=1)  # (true, predicted) as one number
+    confusion = pairs.bincount(minlength=number**2).view(number, number)
+    return Evaluation(
+        accuracy=(confusion.trace() / len(data)).item(),
+        loss=cross_entropy(logits, data.labels).item(),
+        per_class_accuracy=confusion.diagonal() / confusion.sum(dim=1),
+        confusion=confusion,
+        probabilities=logits.softmax(dim=1),
+    )
