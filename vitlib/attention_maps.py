@@ -91,12 +91,12 @@ def attention_gradients(model, images, class_indices=None):
     """The attention of every layer, and how each weight changes the score (logit) of a class: ∂y/∂A.
 
     `class_indices` are B class numbers; without them, each image's likeliest class. Put the model in eval mode first.
-    Works inside torch.no_grad() too, and leaves the parameters' .grad alone.
+    Works inside torch.no_grad() and torch.inference_mode() too, and leaves the parameters' .grad alone.
     Shapes: images (B, C, H, W) -> attention and gradients, two tuples of depth tensors (B, num_heads, T, T).
     Raises ValueError where there is not one class for each image.
     Source: ∇A in Chefer et al. 2021, section 3.
     """
-    with torch.inference_mode(False), torch.enable_grad():
+    with torch.inference_mode(False):  # gradients are on in here, whatever the caller chose
         images = images.detach().clone()
         images.requires_grad_(images.is_floating_point())  # so that a model with frozen weights has a graph too
         logits, attention = model(images, return_attention=True)

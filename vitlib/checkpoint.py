@@ -43,7 +43,10 @@ def save(path, model, classes, mean, std, dtype=torch.float32, **notes):
     Raises ValueError where the number of classes is not the model's, OSError where the disk refuses.
     """
     if len(classes) != model.config["num_classes"]:
-        raise ValueError(f"{len(classes)} class names for a model with num_classes={model.config['num_classes']}.")
+        raise ValueError(
+            f"{len(classes)} class names for a model with num_classes={model.config['num_classes']}: "
+            "give one name for each class."
+        )
     about = {"model": model.config, "classes": list(classes), "mean": mean, "std": std, "notes": notes}
     write_tensors(path, {name: value.to(dtype) for name, value in model.state_dict().items()}, about)
 
@@ -60,8 +63,8 @@ def load(name_or_path):
     tensors, about = read_tensors(path)
     if "classes" not in about:
         raise ValueError(
-            f"{path} holds no vitlib model: its header does not describe one. "
-            "Weights from another library are loaded with vitlib.pretrained.load_weights."
+            f"{path} holds no vitlib model: its header does not describe one. A run keeps its model in "
+            "model.safetensors; weights from another library are loaded with vitlib.pretrained.load_weights."
         )
     with torch.random.fork_rng(devices=[]):  # the random start is overwritten at once
         model = VisionTransformer(**about["model"])
@@ -82,15 +85,19 @@ def read_tensors(path):
     """
     if not Path(path).is_file():
         shipped = ", ".join(sorted(file.stem for file in SHIPPED.glob("*.safetensors")))
-        raise FileNotFoundError(f"There is no checkpoint {path}. Give the path of a .safetensors file, or one of: {shipped}.")
+        raise FileNotFoundError(
+            f"There is no checkpoint {path}. Give the path of a .safetensors file, or one of: {shipped}."
+        )
     try:
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            # Copies: what safetensors gives is the file itself, which Windows could then not replace.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
             return tensors, json.loads((file.metadata() or {}).get("vitlib", "{}"))
     except SafetensorError as error:
         raise ValueError(
-            f"{path} is not a whole safetensors file ({error}). It was damaged or is of another kind: "
-            "copy or download it again, or delete it to start afresh."
+            f"{path} is not a whole safetensors file ({error}). It was damaged: copy or download it again, or "
+            "delete it to start afresh. Or it is of another kind: .pt and .pth files are pickles, which can run "
+            "code when read, and are not opened here."
         ) from error
 
 
@@ -106,9 +113,10 @@ def write_whole(path, content):
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise OSError(
             error.errno,
             f"Could not write {path} ({error.strerror}). An earlier version of the file is intact. "
             f"Make room for {len(content) / 1e6:.1f} MB or choose another folder, and run again.",
         ) from error
+    finally:
+        temporary.unlink(missing_ok=True)  # it is there only if something went wrong

@@ -1,7 +1,7 @@
 """Training and measuring a Vision Transformer (lesson 07).
 
-The loop holds no hidden state: the order of the pictures, their augmentation and dropout follow from the seed and
-the number of the step alone. So a run that was stopped at any step goes on exactly as if it had not been.
+The loop holds no hidden state: the order of the pictures, their augmentation and dropout follow from the seed
+and the number of the step alone. So a run that was stopped at any step goes on exactly as if it had not been.
 """
 
 import copy
@@ -26,6 +26,7 @@ from vitlib import checkpoint
 from vitlib.data import CIFAR10_MEAN, CIFAR10_STD, augment, normalize
 
 HISTORY_ROWS = 100  # how many points a curve of the training loss gets
+SAVE_EVERY = 30  # seconds: what a power cut costs at most
 
 
 @dataclass
@@ -58,11 +59,16 @@ class TrainingConfig:
 
     def __post_init__(self):
         if (self.epochs is None) == (self.minutes is None):
-            raise ValueError(f"Give epochs or minutes, one of the two: epochs={self.epochs}, minutes={self.minutes}.")
-        for name in ("epochs", "minutes", "batch_size", "learning_rate", "evaluations"):
+            raise ValueError(
+                f"Give epochs or minutes, one of the two: epochs={self.epochs}, minutes={self.minutes}."
+            )
+        for name in ("epochs", "minutes", "batch_size", "learning_rate", "clip_norm", "evaluations"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"{name} must be above 0, got {value}.")
+            if value is not None and not 0 < value < math.inf:  # this refuses NaN too
+                raise ValueError(f"{name} must be above 0 and finite, got {value}.")
+        for name in ("warmup", "label_smoothing"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is a share, from 0 to 1, got {getattr(self, name)}.")
         for name, choices in {
             "optimizer": ("adamw", "muon"),
             "precision": ("auto", "fp32", "bf16"),
@@ -90,8 +96,8 @@ class TrainingResult:
 class Evaluation:
     """How a model does on pictures with known labels. K classes, N pictures.
 
-    accuracy and loss: numbers. per_class_accuracy: (K,), NaN for a class without pictures. confusion: (K, K) counts, rows are the
-    true classes, columns the predicted ones. probabilities: (N, K).
+    accuracy and loss: numbers. per_class_accuracy: (K,), NaN for a class without pictures.
+    confusion: (K, K) counts, rows are the true classes, columns the predicted ones. probabilities: (N, K).
     """
 
     accuracy: float
@@ -107,23 +113,24 @@ class Evaluation:
 def train(model, train_data, validation_data, config, directory, on_log=None):
     """Train `model` in place and keep everything in `directory`; called again, it goes on where it stopped.
 
-    `on_log(history)` is called after every new row, for instance to draw the curves. Interrupting (the stop button,
-    Ctrl-C) ends the run after the step at hand, saves it, and returns with `finished=False`.
-    Raises ValueError where the directory holds a run with another configuration, FloatingPointError where the loss
-    is no longer a number, OSError where the disk refuses; the last good checkpoint stays intact.
+    `on_log(history)` is called after every new row, for instance to draw the curves. Interrupting (the stop
+    button, Ctrl-C) ends the run after the step at hand, saves it, and returns with `finished=False`.
+    Raises ValueError where model, data and the run in the directory do not fit each other, FloatingPointError
+    where the loss is no longer a number, OSError where the disk refuses; the last good checkpoint stays intact.
     Source: paper section 4.1 and appendix B.1; lesson 07.
     """
-    if len(train_data.classes) != model.config["num_classes"]:
+    check_classes(model, train_data)
+    if validation_data.classes != train_data.classes:
         raise ValueError(
-            f"The model has num_classes={model.config['num_classes']}, the data {len(train_data.classes)} classes: "
-            f"build it with num_classes={len(train_data.classes)}."
+            f"The classes for training are {train_data.classes}, for validation {validation_data.classes}: "
+            "they must be the same, in the same order."
         )
     device = pick_device(config.device)
     model.to(device)
     batches = Batches(train_data, min(config.batch_size, len(train_data)), config, device)
     optimizers = make_optimizers(model, config)
-    run = resume(Path(directory), model, optimizers, batches, config)
-    if run.step == 0:
+    run = begin_or_resume(Path(directory), model, optimizers, train_data, config)
+    if run.total_steps == 0:
         run.plan(model, batches, validation_data, device)
     with torch.random.fork_rng(), interruptible() as interrupted:
         with tqdm(total=run.total_steps, initial=run.step, unit="step", file=sys.stdout, ncols=90) as bar:
@@ -137,8 +144,8 @@ def train(model, train_data, validation_data, config, directory, on_log=None):
                     if on_log is not None:
                         on_log(run.history)
                 if run.save_is_due():
-                    run.save(model, optimizers, train_data.classes)
-        run.save(model, optimizers, train_data.classes)
+                    run.save(model, optimizers)
+        run.save(model, optimizers)
     model.eval()
     if not run.finished:
         print(f"Stopped at step {run.step} of {run.total_steps}. Nothing is lost: run the same again to go on.")
@@ -152,6 +159,7 @@ def training_step(model, optimizers, batches, run, config):
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = group["initial_lr"] * factor
+        optimizer.zero_grad()
 
     model.train()
     torch.manual_seed(seed_of(config.seed, run.step))  # for dropout, which knows the global generator only
@@ -162,14 +170,13 @@ def training_step(model, optimizers, batches, run, config):
     norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
     if not (loss + norm).isfinite():
         raise FloatingPointError(
-            f"The loss is {loss.item()} and the gradient norm {norm.item()} at step {run.step}, with learning rate "
-            f"{config.learning_rate * factor:.2g}. Usual causes: a learning rate that is too high, no warm-up, pictures that are "
-            f"not normalised, or NaN in the data. The checkpoint in {run.directory} is from before. "
-            "Change the configuration and start in another directory."
+            f"The loss is {loss.item()} and the gradient norm {norm.item()} at step {run.step}, with learning "
+            f"rate {config.learning_rate * factor:.2g}. Usual causes: a learning rate that is too high, no "
+            f"warm-up, pictures that are not normalised. A checkpoint in {run.directory} is from before. "
+            "Change the configuration, build the model anew and start in another directory."
         )
     for optimizer in optimizers:
         optimizer.step()
-        optimizer.zero_grad()
     run.step += 1
     return loss.item()
 
@@ -192,18 +199,20 @@ def make_optimizers(model, config):
     Weights of linear maps decay; class token, positions, norms and biases do not.
     Source: Loshchilov & Hutter 2019 (AdamW); Jordan et al. 2024 (Muon).
     """
-    matrices = [
-        (name, module.weight) for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)
-    ]
-    by_muon = [weight for name, weight in matrices if config.optimizer == "muon" and ".blocks." in name]
-    decayed = [weight for _, weight in matrices if not any(weight is other for other in by_muon)]
-    taken = {id(weight) for _, weight in matrices}
-    kept = [parameter for parameter in model.parameters() if id(parameter) not in taken]
+    matrices = {
+        f"{name}.weight": module.weight
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | nn.Conv2d)
+    }
+    by_muon = [name for name in matrices if config.optimizer == "muon" and ".blocks." in name]
+    decayed = [weight for name, weight in matrices.items() if name not in by_muon]
+    kept = [parameter for name, parameter in model.named_parameters() if name not in matrices]
     groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": kept, "weight_decay": 0.0}]
     optimizers = [torch.optim.AdamW(groups, lr=config.learning_rate)]
     if by_muon:
+        weights = [matrices[name] for name in by_muon]
         optimizers.append(
-            torch.optim.Muon(by_muon, lr=config.muon_learning_rate, weight_decay=config.weight_decay)
+            torch.optim.Muon(weights, lr=config.muon_learning_rate, weight_decay=config.weight_decay)
         )
     for optimizer in optimizers:
         for group in optimizer.param_groups:
@@ -217,7 +226,7 @@ class Batches:
     def __init__(self, data, batch_size, config, device):
         self.images, self.labels = data.images.to(device), data.labels.to(device)
         self.batch_size, self.config, self.device = batch_size, config, device
-        self.per_epoch = len(data) // batch_size  # the rest of an epoch waits for the next one
+        self.per_epoch = len(data) // batch_size  # whole batches; the few pictures left over differ every epoch
         self.epoch = None
 
     def get(self, step):
@@ -247,6 +256,7 @@ class Run:
 
     directory: Path
     config: TrainingConfig
+    setting: dict  # what must be the same for the run to go on
     step: int = 0
     total_steps: int = 0
     precision: str = "fp32"
@@ -268,7 +278,7 @@ class Run:
             if config.epochs is not None
             else steps_in(config.minutes, model, batches, validation_data, self)
         )
-        about = {**asdict(config), "precision": self.precision, "total_steps": self.total_steps, "model": model.config}
+        about = {**self.setting, "precision": self.precision, "total_steps": self.total_steps}
         checkpoint.write_whole(self.directory / "config.json", json.dumps(about, indent=2).encode())
 
     @property
@@ -286,7 +296,7 @@ class Run:
         return self.step * parts // self.total_steps > (self.step - 1) * parts // self.total_steps
 
     def save_is_due(self):
-        return time.monotonic() - self.saved > 30  # seconds
+        return time.monotonic() - self.saved > SAVE_EVERY
 
     def add_row(self, model, batches, validation_data):
         row = {
@@ -306,11 +316,11 @@ class Run:
 
     def summary(self):
         """The last row in a few words, for the progress bar."""
-        accuracy = [row["validation_accuracy"] for row in self.history if row["validation_accuracy"] is not None]
         text = f"loss {self.history[-1]['train_loss']:.2f}"
-        return text + f", val {accuracy[-1]:.1%}" if accuracy else text
+        measured = [row["validation_accuracy"] for row in self.history if row["validation_accuracy"] is not None]
+        return text + f", val {measured[-1]:.1%}" if measured else text
 
-    def save(self, model, optimizers, classes):
+    def save(self, model, optimizers):
         """One file to go on from, one to use, one table to read."""
         now = time.monotonic()
         self.seconds, self.started, self.saved = self.seconds + now - self.started, now, now
@@ -318,34 +328,42 @@ class Run:
         for i, optimizer in enumerate(optimizers):
             for parameter, state in optimizer.state_dict()["state"].items():
                 tensors |= {f"optimizer.{i}.{parameter}.{name}": value for name, value in state.items()}
-        about = {name: value for name, value in vars(self).items() if name not in ("directory", "started", "saved")}
-        about |= {"config": asdict(self.config), "model_config": model.config}
+        about = {name: getattr(self, name) for name in ("setting", *STORED)}
         checkpoint.write_tensors(self.directory / "last.safetensors", tensors, about)
-        notes = {"training": asdict(self.config), "steps": self.step, "precision": self.precision}
-        checkpoint.save(
-            self.directory / "model.safetensors", model, classes, self.config.mean, self.config.std, **notes
-        )
+        config, classes = self.config, self.setting["data"]["classes"]
+        notes = {"training": asdict(config), "steps": self.step, "precision": self.precision}
+        path = self.directory / "model.safetensors"
+        checkpoint.save(path, model, classes, config.mean, config.std, **notes)
         checkpoint.write_whole(self.directory / "history.csv", as_csv(self.history).encode())
 
 
-def resume(directory, model, optimizers, batches, config):
+STORED = ("step", "total_steps", "precision", "seconds", "history", "losses")  # fields of Run
+
+
+def begin_or_resume(directory, model, optimizers, train_data, config):
     """Read where the run in `directory` stands into the model and the optimizers, or begin a new one."""
-    run, path = Run(directory, config), directory / "last.safetensors"
+    data = {"pictures": len(train_data), "classes": train_data.classes}
+    setting = {"training": asdict(config), "model": model.config, "data": data}
+    setting = json.loads(json.dumps(setting))  # as JSON gives it back: pairs are lists
+    run, path = Run(directory, config, setting), directory / "last.safetensors"
     if not path.exists():
         return run
     tensors, about = checkpoint.read_tensors(path)
-    if "model_config" not in about:
+    if "setting" not in about:
         raise ValueError(f"{path} is not a run of vitlib.training. Choose another directory.")
-    wanted = {**asdict(config), **{f"model {name}": value for name, value in model.config.items()}}
-    stored = {**about["config"], **{f"model {name}": value for name, value in about["model_config"].items()}}
-    wanted = json.loads(json.dumps(wanted))  # as JSON has it: pairs are lists
-    differing = [f"{name}: {stored.get(name)} there, {wanted[name]} now" for name in wanted if stored.get(name) != wanted[name]]
+    differing = [
+        f"{name}: {about['setting'][part].get(name)} there, {value} now"
+        for part, values in setting.items()
+        for name, value in values.items()
+        if about["setting"][part].get(name) != value
+    ]
     if differing:
         raise ValueError(
             f"{directory} holds a run with another configuration ({'; '.join(differing)}). "
             "Choose another directory, or delete that one to start afresh."
         )
-    model.load_state_dict({name.removeprefix("model."): v for name, v in tensors.items() if name.startswith("model.")})
+    weights = {name: value for name, value in tensors.items() if name.startswith("model.")}
+    model.load_state_dict({name.removeprefix("model."): value for name, value in weights.items()})
     for i, optimizer in enumerate(optimizers):
         content = optimizer.state_dict()
         for name, value in tensors.items():
@@ -353,9 +371,12 @@ def resume(directory, model, optimizers, batches, config):
                 parameter, key = name.split(".")[2:]
                 content["state"].setdefault(int(parameter), {})[key] = value
         optimizer.load_state_dict(content)
-    for name in ("step", "total_steps", "precision", "seconds", "history", "losses"):
+    for name in STORED:
         setattr(run, name, about[name])
-    print(f"Going on from step {run.step} of {run.total_steps} in {directory}.")
+    if run.finished:
+        print(f"The run in {directory} has done all of its {run.total_steps} steps: nothing is left to train.")
+    else:
+        print(f"Going on from step {run.step} of {run.total_steps} in {directory}.")
     return run
 
 
@@ -395,19 +416,20 @@ def interruptible():
 
 
 def pick_device(name="auto"):
-    """CUDA where there is one, else Apple's MPS, else the CPU."""
-    if name != "auto":
-        return torch.device(name)
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    """CUDA where there is one, else Apple's MPS, else the CPU; ValueError for one that is not there."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    available = [device for device in there if there[device]]
+    if name not in ("auto", *available):
+        raise ValueError(f"There is no device {name!r} here: choose auto, {' or '.join(available)}.")
+    return torch.device(available[0] if name == "auto" else name)
 
 
 def bf16_is_faster(device):
     """Time one matrix product both ways: without hardware for it, bfloat16 is slower than float32."""
 
     def seconds(dtype):
-        a, b = torch.ones(4096, 192, dtype=dtype, device=device), torch.ones(192, 768, dtype=dtype, device=device)
+        a = torch.ones(4096, 192, dtype=dtype, device=device)  # sizes as in a small ViT's MLP
+        b = torch.ones(192, 768, dtype=dtype, device=device)
         times = []
         for _ in range(5):
             start = time.perf_counter()
@@ -419,20 +441,24 @@ def bf16_is_faster(device):
 
 
 def steps_in(minutes, model, batches, validation_data, run):
-    """How many steps fit in so many minutes, by timing a few on a copy of the model."""
-    trial, copied = Run(run.directory, run.config, total_steps=1000, precision=run.precision), copy.deepcopy(model)
-    optimizers, times = make_optimizers(copied, run.config), []
+    """How many steps fit in so many minutes, by timing a few on a copy of the model.
+
+    The evaluations are part of the time, but never take more than half of it from the training.
+    """
+    config, copied, times = run.config, copy.deepcopy(model), []
+    trial = Run(run.directory, config, run.setting, total_steps=1000, precision=run.precision)
+    optimizers = make_optimizers(copied, config)
     with torch.random.fork_rng():
         while len(times) < 3 or (sum(times) < 2 and len(times) < 20):
             start = time.perf_counter()
-            training_step(copied, optimizers, batches, trial, run.config)
+            training_step(copied, optimizers, batches, trial, config)
             times.append(time.perf_counter() - start)
-    few = validation_data[: min(len(validation_data), 500)]
+    few = validation_data[:500]
     start = time.perf_counter()
-    evaluate(copied, few, run.config.mean, run.config.std, run.precision)
-    evaluations = run.config.evaluations * (time.perf_counter() - start) * len(validation_data) / len(few)
+    evaluate(copied, few, config.mean, config.std, run.precision)
+    evaluations = config.evaluations * (time.perf_counter() - start) * len(validation_data) / len(few)
     step = sorted(times)[len(times) // 2]
-    return max(1, int((60 * minutes - evaluations) / step))
+    return max(1, int((60 * minutes - min(evaluations, 30 * minutes)) / step))
 
 
 # --- measuring -------------------------------------------------------------------------------------------------
@@ -440,7 +466,12 @@ def steps_in(minutes, model, batches, validation_data, run):
 
 @torch.no_grad()
 def evaluate(model, data, mean, std, precision="fp32", batch_size=250):
-    """Accuracy, loss, accuracy by class and confusion matrix of a model on pictures with known labels."""
+    """Accuracy, loss, accuracy by class and confusion matrix of a model on pictures with known labels.
+
+    `mean` and `std` normalise the pixels as in training. The model stays on its device and in its mode.
+    Raises ValueError where the model's number of classes is not the data's, or where there are no pictures.
+    """
+    check_classes(model, data)
     was_training, device = model.training, next(model.parameters()).device
     model.eval()
     logits = []
@@ -459,3 +490,15 @@ def evaluate(model, data, mean, std, precision="fp32", batch_size=250):
         confusion=confusion,
         probabilities=logits.softmax(dim=1),
     )
+
+
+def check_classes(model, data):
+    """Refuse pictures that the model cannot tell apart, or none."""
+    number = len(data.classes)
+    if number != model.config["num_classes"]:
+        raise ValueError(
+            f"The model has num_classes={model.config['num_classes']}, the data {number} classes: "
+            f"{', '.join(data.classes)}. Build the model with num_classes={number}, or use the data it was made for."
+        )
+    if len(data) == 0:
+        raise ValueError("There are no pictures in the data.")

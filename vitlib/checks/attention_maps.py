@@ -1,1 +1,166 @@
 """Checks of lesson 08."""
+
+import math
+
+import torch
+
+from vitlib.checks import NotYet, check, equal
+
+
+@check("class_attention")
+def _(answer):
+    attention = random_attention(depth=3, batch=2, heads=4, tokens=7)
+    want = torch.zeros(2, 3, 4, 6)
+    for layer, matrices in enumerate(attention):
+        for image in range(2):
+            for head in range(4):
+                for patch in range(6):
+                    want[image, layer, head, patch] = matrices[image, head, 0, patch + 1]
+    stacked = torch.stack(attention, dim=1)  # (B, depth, num_heads, T, T)
+    got = answer(attention)
+    explain(
+        got,
+        (stacked[..., 1:, 0], "this is column 0: who reads the class token. What the class token reads is row 0."),
+        (stacked[..., 0, :], "column 0 is still there: what the class token reads from itself. It has no patch, so drop it."),
+        (stacked[..., -1, 1:], "this is the last row, which belongs to the last patch. The class token comes first."),
+        (stacked[..., -1, :-1], "this is the last row without the last column. The class token comes first: row 0."),
+        (stacked[..., 0, :-1], "the last column is missing, but it is the first one that belongs to the class token."),
+        (want.mean(dim=2), "the heads are averaged. Keep them apart: (B, depth, num_heads, N)."),
+        (want.transpose(0, 1), "the layers come first. The result should be (B, depth, num_heads, N): stack with dim=1."),
+        (want[:, -1], "this is the last layer only. Stack all of them: (B, depth, num_heads, N)."),
+    )  # fmt: skip
+    if isinstance(got, list | tuple):
+        raise NotYet(f"this is a {type(got).__name__} of {len(got)} layers. Make it one tensor with torch.stack(..., dim=1).")
+    equal("the result", got, want)
+    return "row 0 of every layer and head, without column 0."
+
+
+@check("rollout")
+def _(answer):
+    attention = random_attention(depth=3, batch=2, heads=4, tokens=5)
+    try:
+        got = answer(attention)
+    except RuntimeError:
+        explain_failure(answer, attention)
+        raise
+    mean = [layer.mean(dim=1) for layer in attention]
+    half = [(layer + torch.eye(5)) / 2 for layer in mean]  # rows sum to 1
+    right = half[2] @ half[1] @ half[0]
+    explain(
+        got,
+        (mean[2] @ mean[1] @ mean[0], "the identity is missing: in a residual connection each token also keeps itself."),
+        (8 * right, "the rows sum to 8 after three layers. Scale each row of A + I to sum 1 before you multiply."),
+        (half[0] @ half[1] @ half[2], "the layers are multiplied in the wrong order. The last layer stands leftmost."),
+        (right.transpose(1, 2), "rows and columns are exchanged: the rows do not sum to 1. Rows are the tokens that read."),
+        (sum(half) / 3, "the layers are averaged. One after the other means a matrix product, not a mean."),
+        (math.prod(half), "* multiplies entry by entry. A walk through the layers is a matrix product, @."),
+        (right[:, 0], "this is the class token's row alone. Give the whole matrix (B, T, T)."),
+        (right[:, 0, 1:], "this is the class token's row alone. Give the whole matrix (B, T, T)."),
+        (torch.stack([follow(layers) for layers in zip(*(layer.unbind(1) for layer in attention), strict=True)], dim=1),
+         "every head is rolled out on its own. Average the heads of each layer first."),
+        (follow([layer.amax(dim=1) for layer in attention]), "this is the largest head. Take the mean over the heads."),
+        (follow([layer.sum(dim=1) for layer in attention]), "the heads are summed. Take their mean, or the identity counts too little."),
+    )  # fmt: skip
+    equal("the result", got, walk_all_paths(attention))
+    return "the sum over all paths through the layers, and every row sums to 1."
+
+
+@check("mean_attention_distance")
+def _(answer):
+    grid, patch_size = (2, 4), 3
+    attention = random_attention(depth=2, batch=3, heads=2, tokens=9)
+    right = distance(attention, grid, patch_size)
+    try:
+        got = answer(attention, grid, patch_size)
+    except RuntimeError as error:
+        if "9" in str(error) and "8" in str(error):
+            raise NotYet(
+                "9 tokens meet 8 patches. Leave the class token out of rows and columns: layer[:, :, 1:, 1:]."
+            ) from error
+        raise
+    unscaled = torch.stack([layer[:, :, 1:, 1:].sum(dim=-1) for layer in attention], dim=1)  # (B, depth, heads, N)
+    explain(
+        got,
+        (right / patch_size, f"this is in patches. Multiply by patch_size: a patch is {patch_size} pixels wide."),
+        (distance(attention, grid, patch_size, rescale=False),
+         "the rows are not scaled to sum 1 again. Without the class token's column they sum to "
+         f"{unscaled.min():.2f} to {unscaled.max():.2f}."),
+        (distance(attention, (4, 2), patch_size), "rows and columns of the grid are exchanged. grid is (rows, columns)."),
+        (distance(attention, grid, patch_size, last=True), "the last token is left out. The class token is the first one."),
+        (distance(attention, grid, patch_size, power=1), "this adds the steps down and the steps across. The straight line is "
+         "the square root of the sum of their squares."),
+        (right.mean(dim=0), "the images are averaged. Keep one number for each: (B, depth, num_heads)."),
+        (right.mean(dim=2), "the heads are averaged. Keep one number for each: (B, depth, num_heads)."),
+        (right.transpose(0, 1), "the layers come first. The result should be (B, depth, num_heads): stack with dim=1."),
+        (8 * right, "the reading patches are summed. Take their mean."),
+    )  # fmt: skip
+    equal("the result", got, right)
+    return "in pixels, on a grid of 2 rows and 4 columns, without the class token."
+
+
+# --- helpers --------------------------------------------------------------------------------------------------------
+
+
+def random_attention(depth, batch, heads, tokens):
+    """A tuple as a model gives it: depth x (B, num_heads, T, T), rows sum to 1."""
+    return tuple((2 * torch.randn(batch, heads, tokens, tokens)).softmax(dim=-1) for _ in range(depth))
+
+
+def explain(got, *mistakes):
+    """Refuse an answer that is one of the known mistakes, pairs (what it gives, words)."""
+    for wrong, words in mistakes:
+        if torch.is_tensor(got) and got.shape == wrong.shape and torch.allclose(got.float(), wrong, atol=1e-5):
+            raise NotYet(words)
+
+
+def explain_failure(answer, attention):
+    """An answer that fails for two images and not for one divides by row sums that lost their last dimension."""
+    try:
+        answer(tuple(layer[:1] for layer in attention))
+    except Exception:
+        return
+    raise NotYet(
+        "it works for one image and stops for two. Does sum(dim=-1) keep its dimension? (B, T, T) divided by (B, T) "
+        "lines up columns, not rows: use keepdim=True."
+    )
+
+
+def follow(layers):
+    """Rollout of matrices (B, T, T) that need not have rows of sum 1."""
+    result = torch.eye(layers[0].shape[-1])
+    for layer in layers:
+        layer = layer + torch.eye(layer.shape[-1])
+        result = layer / layer.sum(dim=-1, keepdim=True) @ result
+    return result
+
+
+def walk_all_paths(attention):
+    """Rollout without a matrix product: the weights along each path multiply, and all paths from i to j add up."""
+    tokens = attention[0].shape[-1]
+    steps = [((layer.double().mean(dim=1) + torch.eye(tokens)) / 2).tolist() for layer in attention]
+
+    def reached(image, token, layers):
+        """How much of each input token is in this token after so many layers."""
+        if layers == 0:
+            return [float(other == token) for other in range(tokens)]
+        weights = steps[layers - 1][image][token]
+        before = [reached(image, other, layers - 1) for other in range(tokens)]
+        return [sum(w * b[j] for w, b in zip(weights, before, strict=True)) for j in range(tokens)]
+
+    batch = range(len(attention[0]))
+    return torch.tensor([[reached(b, token, len(attention)) for token in range(tokens)] for b in batch])
+
+
+def distance(attention, grid, patch_size, rescale=True, last=False, power=2):
+    """Mean attention distance by loops over pairs of patches, with the usual mistakes on demand."""
+    places = [(row, column) for row in range(grid[0]) for column in range(grid[1])]
+    patches = slice(None, -1) if last else slice(1, None)
+    result = torch.zeros(attention[0].shape[0], len(attention), attention[0].shape[1])
+    for number, layer in enumerate(attention):
+        weights = layer[:, :, patches, patches]
+        for i, here in enumerate(places):
+            total = weights[:, :, i].sum(dim=-1) if rescale else 1.0
+            for j, there in enumerate(places):
+                length = sum(abs(a - b) ** power for a, b in zip(here, there, strict=True)) ** (1 / power)
+                result[:, number] += weights[:, :, i, j] / total * length * patch_size / len(places)
+    return result

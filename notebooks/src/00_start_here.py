@@ -1,0 +1,185 @@
+# %% [markdown]
+# # Start here: a Vision Transformer looks at a cat
+#
+# > In three short cells a trained model names what is in a photograph, and shows where it looked.
+#
+# **After this lesson you can**
+# - tell whether your machine is ready, and what it will train on;
+# - load a trained Vision Transformer and ask it what it sees in a picture;
+# - read a map of where the model looks, and say what its squares are;
+# - work with an exercise: try, check, read the hint, compare.
+#
+# 10 minutes to read · under 30 seconds to run · no download, no graphics card
+#
+# New to notebooks? Click into a cell and press **Shift + Enter**. It runs, and the next cell is chosen.
+
+# %% [markdown]
+# ## Is everything here?
+#
+# The first cell prints what is installed and what the models will run on. Your lines will differ from these.
+
+# %% tags=["nbval-ignore-output"]
+import platform
+
+import torch
+import torchvision
+
+import vitlib
+from vitlib.training import pick_device
+
+print("Python     ", platform.python_version())
+print("torch      ", torch.__version__)
+print("torchvision", torchvision.__version__)
+print("runs on    ", pick_device(), "with", torch.get_num_threads(), "threads")
+
+# %% [markdown]
+# `cpu` is fine: every lesson was written for a laptop without a graphics card.
+#
+# ## What is in this picture?
+#
+# A photograph comes with scikit-image, so nothing has to be downloaded. The model reads pictures of only 32×32 pixels,
+# so we shrink it. **Look at both:** could *you* name what is in the small one?
+
+# %%
+from skimage.data import chelsea
+
+from vitlib import plots
+from vitlib.data import fit_picture
+
+photo = fit_picture(chelsea(), 288)  # uint8 (3, 288, 288)
+small = fit_picture(chelsea(), 32)  # uint8 (3, 32, 32)
+plots.show(
+    plots.picture_grid([photo, small], titles=["the photograph, 288×288", "what the model gets, 32×32"]),
+    alt="The photograph of a cat's face, sharp on the left, in 32 by 32 pixels on the right.",
+)
+
+# %% [markdown]
+# *Figure: left, the photograph; right, all that the model will see of it.*
+#
+# Now the three cells. **One:** load a model that was trained on CIFAR-10, a collection of 60,000 small pictures of ten
+# kinds of things. It comes with this package.
+
+# %%
+checkpoint = vitlib.load("cifar10")
+checkpoint.classes
+
+# %% [markdown]
+# **Two:** ask it. Five bars appear, the likeliest class first. **Predict before you run it:** with which animals
+# could it confuse this cat?
+
+# %%
+probabilities = checkpoint.predict(small[None])[0]  # (10,)
+plots.show(
+    plots.class_bars(probabilities, checkpoint.classes),
+    alt="The five likeliest classes as bars.",
+)
+
+# %% [markdown]
+# *Figure: how sure the model is of each of its five likeliest classes. All ten shares add up to 1.*
+#
+# **Three:** ask where it looked. Look for bright squares: there the model's last layer read most.
+
+# %%
+from vitlib.attention_maps import class_attention, to_grid
+from vitlib.data import normalize
+
+images = normalize(small[None], checkpoint.mean, checkpoint.std)
+with torch.no_grad():
+    logits, attention = checkpoint.model(images, return_attention=True)
+last_layer = class_attention(attention)[0, -1].mean(dim=0)  # mean of the heads, (64,)
+where = to_grid(last_layer, checkpoint.model.grid)  # (8, 8)
+plots.show(
+    plots.attention_overlay(photo, where),
+    alt="The photograph, and over it a map of 8 by 8 squares, brighter where the model looked more.",
+)
+
+# %% [markdown]
+# *Figure: left, the photograph; right, the attention of the last layer, averaged over its heads. The brighter a square,
+# the more the model took from it. The map is coarse since the model saw 8×8 squares, not pixels.*
+#
+# ## What just happened
+#
+# The picture was cut into squares, called **patches**. Each patch became a list of numbers, called a **token**. One more
+# token, the **class token**, was put in front: its job is to collect what matters. In six layers, every token looked at
+# all the others and took something from them. That is **attention**. At the end the class token was turned into
+# ten numbers, one for each class. This is the whole model in numbers:
+
+# %%
+model = checkpoint.model
+print("patches     ", model.patch_embedding.num_patches, "of", model.patch_embedding.patch_size, "pixels")
+print("token width ", model.config["embed_dim"])
+print("layers      ", model.config["depth"], "with", model.config["num_heads"], "heads each")
+print("parameters  ", f"{sum(p.numel() for p in model.parameters()):,}")
+
+# %% [markdown]
+# A map is not a reason. It says where the last layer read, not why the model decided as it did. Lesson 08 is about
+# what such maps show, and what they don't.
+#
+# ## The map of the series
+#
+# | lesson | what you leave with |
+# |---|---|
+# | **00 Start here** | you are here |
+# | [**07 Train on CIFAR-10**](07_train_cifar10.ipynb) | your own training run, its curves, and what to do when it goes wrong |
+# | [**08 Attention maps**](08_attention_maps.ipynb) | where each layer and head looks, and how far to trust a map |
+#
+# The pieces of the model are in the package `vitlib`, one short file for each: `patch_embedding`, `class_token`,
+# `positional_encoding`, `attention`, `encoder`, `vit`. They are written to be read, in that order.
+#
+# ## How to work with a lesson
+#
+# 1. **Predict.** Where the text asks what will happen, say it aloud before you run the cell.
+# 2. **Run** the cell, and compare.
+# 3. **Exercise.** Replace `TODO` with your answer and run the cell. The check tells you in words what is right or wrong.
+#    Nothing breaks when you leave an exercise out.
+# 4. **Look up.** Under each exercise there are a hint and a solution. Click to open them.
+#
+# Try it now.
+#
+# ## Exercise 1 · count the patches (1 minute)
+#
+# A picture has 32×32 pixels, a patch has 4×4. How many patches are there?
+#
+# <details><summary>Hint</summary>
+#
+# How many patches fit side by side? And how many such rows are there?
+#
+# </details>
+
+# %% tags=["exercise"]
+from vitlib import checks
+from vitlib.checks import TODO
+
+num_patches = TODO  # your answer here
+
+checks.value("number of patches", num_patches)
+
+# %% jupyter={"source_hidden": true} tags=["solution", "hide-input"]
+# Solution: click to open
+num_patches_solution = (32 // 4) * (32 // 4)
+
+# %% [markdown]
+# ## Exercise 2 · another picture (3 minutes)
+#
+# Ask the model about another picture. In the cell below, replace `chelsea()` by a photograph of your own:
+# `PIL.Image.open("my_photo.jpg")`. Then try something that is none of the ten classes. What does the model say?
+# There is nothing to check here: look, and wonder.
+
+# %%
+picture = fit_picture(chelsea(), 32)
+probabilities = checkpoint.predict(picture[None])[0]
+checkpoint.classes[probabilities.argmax()]
+
+# %% [markdown]
+# ## Recap
+#
+# - A Vision Transformer cuts a picture into patches and turns each into a token.
+# - In every layer, every token can look at every other.
+# - A class token collects what is needed for the answer.
+# - The weights of its looking can be drawn as a map over the picture. A map is a hint, not a reason.
+# - Exercises check themselves, and nothing breaks when you skip one.
+#
+# Next: [07 Train on CIFAR-10](07_train_cifar10.ipynb)
+#
+# Reference: Dosovitskiy et al. 2020, *An Image is Worth 16x16 Words*, [arXiv:2010.11929](https://arxiv.org/abs/2010.11929).
+# Photograph: Chelsea the cat, by Stéfan van der Walt, CC0.

@@ -1,0 +1,196 @@
+"""Checks of lesson 08: usual wrong answers are refused in words that help, right ones pass however they are written."""
+
+import functools
+
+import pytest
+import torch
+from einops import einsum, rearrange
+
+from vitlib import attention_maps, checks
+from vitlib.checks import TODO, attention_maps as lesson
+
+
+def verdict(capsys, answer, name):
+    """What the learner reads, and whether the notebook goes on with the learner's own function."""
+    reference = getattr(attention_maps, name)
+    used = checks.use(answer, reference)
+    assert used in (answer, reference)
+    return capsys.readouterr().out, used is answer
+
+
+# --- class_attention ------------------------------------------------------------------------------------------------
+
+
+def class_attention_in_a_loop(attention):
+    rows = [layer[:, :, 0][:, :, 1:] for layer in attention]
+    return torch.cat([row.unsqueeze(1) for row in rows], 1)
+
+
+def class_attention_by_einops(attention):
+    return rearrange(list(attention), "layer b head i j -> b layer head i j")[..., 0, 1:]
+
+
+WRONG_CLASS_ATTENTION = {
+    "column 0": lambda a: torch.stack([x[:, :, 1:, 0] for x in a], dim=1),
+    "has no patch": lambda a: torch.stack([x[:, :, 0] for x in a], dim=1),
+    "last row, which": lambda a: torch.stack([x[:, :, -1, 1:] for x in a], dim=1),
+    "last row without": lambda a: torch.stack([x[:, :, -1, :-1] for x in a], dim=1),
+    "last column is missing": lambda a: torch.stack([x[:, :, 0, :-1] for x in a], dim=1),
+    "heads are averaged": lambda a: torch.stack([x.mean(1)[:, 0, 1:] for x in a], dim=1),
+    "layers come first": lambda a: torch.stack([x[:, :, 0, 1:] for x in a]),
+    "last layer only": lambda a: a[-1][:, :, 0, 1:],
+    "a list of 3": lambda a: [x[:, :, 0, 1:] for x in a],
+    "shape (2, 3, 4, 6)": lambda a: torch.stack([x[0, :, 0, 1:] for x in a]),
+}
+
+
+# --- rollout --------------------------------------------------------------------------------------------------------
+
+
+def fused(attention, with_identity=True, scaled=True):
+    """Ã for each layer, or without one of its two parts."""
+    layers = [layer.mean(dim=1) for layer in attention]
+    if with_identity:
+        layers = [layer + torch.eye(layer.shape[-1]) for layer in layers]
+    return [layer / layer.sum(dim=-1, keepdim=True) for layer in layers] if scaled else layers
+
+
+def product(layers):
+    return functools.reduce(lambda result, layer: layer @ result, layers)
+
+
+def rollout_by_halves(attention):
+    result = torch.eye(attention[0].shape[-1])
+    for layer in attention:
+        result = (layer.mean(dim=1) @ result + result) / 2
+    return result
+
+
+def rollout_by_einsum(attention):
+    return functools.reduce(lambda r, a: einsum(a, r, "b i k, b k j -> b i j"), fused(attention))
+
+
+def rollout_without_keepdim(attention):
+    result = torch.eye(attention[0].shape[-1])
+    for layer in attention:
+        layer = layer.mean(dim=1) + torch.eye(layer.shape[-1])
+        result = layer / layer.sum(dim=-1) @ result
+    return result
+
+
+WRONG_ROLLOUT = {
+    "identity is missing": lambda a: product(fused(a, with_identity=False)),
+    "sum to 8": lambda a: product(fused(a, scaled=False)),
+    "keepdim=True": rollout_without_keepdim,
+    "wrong order": lambda a: product(fused(a)[::-1]),
+    "rows and columns are exchanged": lambda a: product(fused(a)).mT,
+    "averaged": lambda a: torch.stack(fused(a)).mean(dim=0),
+    "entry by entry": lambda a: functools.reduce(torch.mul, fused(a)),
+    "class token's row alone": lambda a: product(fused(a))[:, 0, 1:],
+    "Average the heads": lambda a: product([(x + torch.eye(x.shape[-1])) / 2 for x in a]),
+    "largest head": lambda a: product(fused([x.amax(dim=1, keepdim=True) for x in a])),
+    "heads are summed": lambda a: product(fused([x.sum(dim=1, keepdim=True) for x in a])),
+}
+
+
+# --- mean_attention_distance ----------------------------------------------------------------------------------------
+
+
+def distances(grid, patch_size, p=2.0):
+    places = torch.cartesian_prod(*(torch.arange(side, dtype=torch.float32) for side in grid)) * patch_size
+    return torch.cdist(places, places, p=p)
+
+
+def mean_distance(attention, between, patches=slice(1, None), rescale=True):
+    result = []
+    for layer in attention:
+        weights = layer[:, :, patches, patches]
+        if rescale:
+            weights = weights / weights.sum(dim=-1, keepdim=True)
+        result.append((weights * between).sum(dim=-1).mean(dim=-1))
+    return torch.stack(result, dim=1)
+
+
+def distance_by_einsum(attention, grid, patch_size):
+    weights = torch.stack(attention, dim=1)[..., 1:, 1:]
+    weights = torch.nn.functional.normalize(weights, p=1, dim=-1)
+    return einsum(weights, distances(grid, patch_size), "b l h i j, i j -> b l h") / weights.shape[-1]
+
+
+def distance_by_meshgrid(attention, grid, patch_size):
+    rows, columns = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
+    down, across = (c.flatten()[:, None] - c.flatten() for c in (rows, columns))
+    return mean_distance(attention, patch_size * (down**2 + across**2).sqrt())
+
+
+WRONG_DISTANCE = {
+    "in patches": lambda a, grid, p: mean_distance(a, distances(grid, 1)),
+    "not scaled to sum 1": lambda a, grid, p: mean_distance(a, distances(grid, p), rescale=False),
+    "exchanged": lambda a, grid, p: mean_distance(a, distances(grid[::-1], p)),
+    "last token is left out": lambda a, grid, p: mean_distance(a, distances(grid, p), slice(None, -1)),
+    "9 tokens meet 8 patches": lambda a, grid, p: mean_distance(a, distances(grid, p), slice(None)),
+    "straight line": lambda a, grid, p: mean_distance(a, distances(grid, p, p=1.0)),
+    "images are averaged": lambda a, grid, p: mean_distance(a, distances(grid, p)).mean(dim=0),
+    "heads are averaged": lambda a, grid, p: mean_distance(a, distances(grid, p)).mean(dim=2),
+    "layers come first": lambda a, grid, p: mean_distance(a, distances(grid, p)).transpose(0, 1),
+    "Take their mean": lambda a, grid, p: 8 * mean_distance(a, distances(grid, p)),
+}
+
+WRONG = {
+    "class_attention": WRONG_CLASS_ATTENTION,
+    "rollout": WRONG_ROLLOUT,
+    "mean_attention_distance": WRONG_DISTANCE,
+}
+RIGHT = {
+    "class_attention": [class_attention_in_a_loop, class_attention_by_einops],
+    "rollout": [rollout_by_halves, rollout_by_einsum, lambda a: product(fused(a))],
+    "mean_attention_distance": [distance_by_einsum, distance_by_meshgrid],
+}
+
+
+@pytest.mark.parametrize(
+    "name, words, answer",
+    [(name, words, answer) for name, answers in WRONG.items() for words, answer in answers.items()],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_usual_mistake_is_named(capsys, name, words, answer):
+    """Fails where a wrong answer passes, or is refused for another mistake. Three tries: the numbers are random."""
+    for _ in range(3):
+        printed, accepted = verdict(capsys, answer, name)
+        assert printed.startswith("[not yet]") and words in printed and not accepted, printed
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_right_answer_passes(capsys, name):
+    """Fails where a check asks for one way to write it, or for more exact numbers than float32 gives."""
+    for answer in [*RIGHT[name], getattr(attention_maps, name)]:
+        for _ in range(3):
+            printed, accepted = verdict(capsys, answer, name)
+            assert printed.startswith("[ok]") and accepted, printed
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("unfilled", [TODO, None, ...], ids=str)
+def test_an_unfilled_stub_is_not_done_yet(capsys, name, unfilled):
+    printed, accepted = verdict(capsys, lambda *_: unfilled, name)
+    assert printed.startswith("[todo]") and not accepted
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_exception_is_reported_with_the_learners_line(capsys, name):
+    """Fails where the line of torch, or of the check, is shown."""
+
+    def answer(attention, *_):
+        return attention[0].reshape(13)  # no such shape
+
+    printed, accepted = verdict(capsys, answer, name)
+    assert printed.startswith("[not yet]") and "attention[0].reshape(13)" in printed and not accepted
+
+
+def test_the_independent_formulations_agree_with_vitlib():
+    """Two ways to compute the same thing, on odd sizes: fails where either is wrong."""
+    torch.manual_seed(0)
+    attention = lesson.random_attention(depth=2, batch=1, heads=3, tokens=7)
+    assert torch.allclose(attention_maps.rollout(attention), lesson.walk_all_paths(attention).float(), atol=1e-6)
+    ours = attention_maps.mean_attention_distance(attention, (3, 2), 5)
+    assert torch.allclose(ours, lesson.distance(attention, (3, 2), 5), atol=1e-5)
