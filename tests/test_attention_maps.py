@@ -23,7 +23,14 @@ def random_attention(batch, depth, heads, grid, prefix, seed=0):
 
 def tiny_model(**options):
     """Non-square, and with so much noise that gradients of different layers clearly differ."""
-    sizes = {"image_size": (8, 12), "patch_size": 4, "num_classes": 5, "embed_dim": 12, "depth": 3, "num_heads": 2}
+    sizes = {
+        "image_size": (8, 12),
+        "patch_size": 4,
+        "num_classes": 5,
+        "embed_dim": 12,
+        "depth": 3,
+        "num_heads": 2,
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = VisionTransformer(**{**sizes, **options}).eval()
@@ -32,7 +39,7 @@ def tiny_model(**options):
         return model, torch.randn(3, 3, 8, 12)
 
 
-# --- the class token's row, and the grid ----------------------------------------------------------------------------
+# --- the class token's row, and the grid --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -64,8 +71,8 @@ def test_a_bright_patch_lands_where_it_was():
 
 
 def test_maps_follow_the_image_through_a_real_model():
-    """With queries of zero and keys that see brightness only, the class token reads the bright top-right patch least
-    or most. Catches height and width swapped anywhere between pixels and map."""
+    """With queries of zero and keys that see brightness only, the class token reads the bright top-right
+    patch least or most. Catches height and width swapped anywhere between pixels and map."""
     model = VisionTransformer(
         (32, 64), 16, in_channels=1, num_classes=2, embed_dim=8, depth=1, num_heads=1, positional="none"
     ).eval()
@@ -86,12 +93,12 @@ def test_maps_follow_the_image_through_a_real_model():
     assert found.argmax() == 3 and found[0, 3] > 1.1 * found.flatten().sort().values[-2]
 
 
-# --- rollout --------------------------------------------------------------------------------------------------------
+# --- rollout ------------------------------------------------------------------------------------------------
 
 
 def slow_rollout(layers):
-    """Path by path: the share that flows from token `start` to token `end` is the sum over all paths of the product
-    of the steps. layers: depth x (T, T)."""
+    """Path by path: the share that flows from token `start` to token `end` is the sum over all paths of the
+    product of the steps. layers: depth x (T, T)."""
     tokens = len(layers[0])
     steps = []
     for layer in layers:
@@ -105,7 +112,7 @@ def slow_rollout(layers):
 
 @pytest.mark.parametrize("case", [(7, 3, 2, (1, 3), 1), (1, 2, 3, (2, 2), 2), (2, 1, 1, (1, 1), 1)])
 def test_rollout_is_the_sum_over_paths(case):
-    """Catches the product in the wrong order, a missing identity, a transposed layer, images mixed in a batch."""
+    """Catches the product in the wrong order, a missing identity, a transposed layer, images mixed."""
     attention = random_attention(*case)
     ours = maps.rollout(attention)
     for image in range(case[0]):
@@ -137,7 +144,7 @@ def test_what_is_not_attention_is_refused():
     assert maps.rollout(tuple(layer.bfloat16() for layer in good)).dtype == torch.float32
 
 
-# --- gradients ------------------------------------------------------------------------------------------------------
+# --- gradients ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", [(7, 2, 3, (1, 3), 1), (1, 3, 2, (2, 2), 1)])
@@ -165,8 +172,8 @@ def test_gradient_rollout_refuses_gradients_that_do_not_fit():
 
 
 def logit_with_nudge(model, images, layer, nudge, class_indices):
-    """The logits when `nudge` is added to the attention weights of one layer, by computing the rest of that block
-    here, from its parts."""
+    """The logits when `nudge` is added to the attention weights of one layer, by computing the rest of that
+    block here, from its parts."""
     tokens = model.class_token(model.patch_embedding(images))
     tokens = model.positional_encoding(tokens)
     for index, block in enumerate(model.encoder.blocks):
@@ -184,8 +191,8 @@ def logit_with_nudge(model, images, layer, nudge, class_indices):
 
 
 def test_each_gradient_belongs_to_its_own_layer():
-    """Finite differences: nudge one layer's weights, see the logit move. Catches gradients in reverse order (as
-    backward hooks collect them), images mixed, the wrong class."""
+    """Finite differences: nudge one layer's weights, see the logit move. Catches gradients in reverse order
+    (as backward hooks collect them), images mixed, the wrong class."""
     model, images = tiny_model()
     model, images = model.double(), images.double()
     classes = torch.tensor([4, 0, 2])
@@ -199,7 +206,9 @@ def test_each_gradient_belongs_to_its_own_layer():
             expected = (gradient * nudge).sum(dim=(1, 2, 3))
             torch.testing.assert_close((up - down) / 2, expected, rtol=1e-5, atol=1e-12)
             others = [g for index, g in enumerate(gradients) if index != layer]
-            assert all(not torch.allclose((g * nudge).sum(dim=(1, 2, 3)), expected, rtol=0.01) for g in others)
+            assert all(
+                not torch.allclose((g * nudge).sum(dim=(1, 2, 3)), expected, rtol=0.01) for g in others
+            )
 
 
 def test_attention_gradients_leave_the_model_and_the_caller_alone():
@@ -232,19 +241,21 @@ def test_attention_gradients_choose_the_likeliest_class():
         maps.attention_gradients(model, images.to(torch.uint8))
 
 
-# --- distance, entropy, mass ----------------------------------------------------------------------------------------
+# --- distance, entropy, mass --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("patch_size", [4, (2, 6)])
 def test_mean_attention_distance_is_the_slow_loop(case, patch_size):
-    """Catches swapped sides of patch or grid, a prefix column kept, rows not scaled again, squared distances."""
+    """Catches swapped sides of patch or grid, a prefix column kept, rows not scaled, squared distances."""
     batch, depth, heads, (rows, columns), prefix = case
     attention = random_attention(*case)
     ours = maps.mean_attention_distance(attention, (rows, columns), patch_size, prefix)
     assert ours.shape == (batch, depth, heads)
     height, width = patch_size if isinstance(patch_size, tuple) else (patch_size, patch_size)
-    places = [(height * (row + 0.5), width * (column + 0.5)) for row in range(rows) for column in range(columns)]
+    places = [
+        (height * (row + 0.5), width * (column + 0.5)) for row in range(rows) for column in range(columns)
+    ]
     for image, layer, head in itertools.product(range(batch), range(depth), range(heads)):
         matrix = attention[layer][image, head].double().numpy()[prefix:, prefix:]
         means = [np.average([math.dist(here, there) for there in places], weights=row) for here, row in
@@ -255,7 +266,8 @@ def test_mean_attention_distance_is_the_slow_loop(case, patch_size):
 def test_mean_attention_distance_of_known_cases():
     identity = torch.eye(7).expand(1, 1, -1, -1)
     assert maps.mean_attention_distance((identity,), (2, 3), 16).item() == 0
-    # Two patches side by side, 10 pixels apart, each reading the other; the class token takes half of each row.
+    # Two patches side by side, 10 pixels apart, each reading the other; the class token takes half of each
+    # row.
     other = torch.tensor([[1, 0, 0], [0.5, 0, 0.5], [0.5, 0.5, 0]])[None, None]
     assert maps.mean_attention_distance((other,), (1, 2), (4, 10)).item() == 10
     # The first patch reads from the class token only: it has no distance, and the other's counts.
@@ -279,7 +291,7 @@ def test_entropy_is_the_slow_loop(case):
 
 def test_entropy_of_known_cases():
     uniform, identity = torch.full((1, 1, 8, 8), 1 / 8), torch.eye(8).expand(1, 1, -1, -1)
-    torch.testing.assert_close(maps.entropy((uniform,)), torch.full((1, 1, 1, 8), 3.0))  # 8 tokens alike: 3 bits
+    torch.testing.assert_close(maps.entropy((uniform,)), torch.full((1, 1, 1, 8), 3.0))  # 3 bits
     assert maps.entropy((identity,)).unique().tolist() == [0]  # log 0 does not turn it into NaN
 
 
@@ -308,8 +320,8 @@ def test_mass_mask_refuses_what_is_not_a_share():
 
 
 def test_mass_on_mask_counts_pixels():
-    """Against attention spread evenly over the pixels of each patch. Catches swapped sides, a rounded mask (a patch
-    half covered must count half), images mixed in a batch."""
+    """Against attention spread evenly over the pixels of each patch. Catches swapped sides, a rounded mask (a
+    patch half covered must count half), images mixed in a batch."""
     generator = torch.Generator().manual_seed(0)
     weights = torch.rand(7, 2, 3, 2, 5, generator=generator)
     masks = torch.rand(7, 8, 15, generator=generator) > 0.6
@@ -334,13 +346,13 @@ def test_mass_on_mask_of_known_cases():
     masks[0, 1] = False  # now the patch is half covered
     share, chance = maps.mass_on_mask(bright, masks)
     assert share.tolist() == [0.5] and chance.tolist() == [1 / 16]
-    torch.testing.assert_close(*maps.mass_on_mask(torch.ones(1, 2, 4), masks))  # even attention gets what chance gets
+    torch.testing.assert_close(*maps.mass_on_mask(torch.ones(1, 2, 4), masks))  # even attention gets chance
     for weights in (torch.ones(2, 2, 4), torch.ones(1, 3, 4)):
         with pytest.raises(ValueError, match="do not fit masks"):
             maps.mass_on_mask(weights, masks)
 
 
-# --- what the weights have learned ----------------------------------------------------------------------------------
+# --- what the weights have learned --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("prefix", [0, 1, 5])
@@ -361,8 +373,8 @@ def test_positional_similarity_is_the_slow_loop(prefix):
 
 @pytest.mark.parametrize("shape", [(20, 3, 2, 4), (9, 1, 3, 3)])
 def test_embedding_filters_are_the_principal_components(shape):
-    """Against the eigenvectors of the covariance. Catches a missing mean, components in ascending order, and pixels
-    in the wrong order."""
+    """Against the eigenvectors of the covariance. Catches a missing mean, components in ascending order, and
+    pixels in the wrong order."""
     weight = torch.randn(shape, generator=torch.Generator().manual_seed(0)) + 0.5
     number = 5
     ours = maps.embedding_filters(weight, number)
@@ -375,7 +387,7 @@ def test_embedding_filters_are_the_principal_components(shape):
 
 
 def test_embedding_filters_keep_their_sign():
-    """A component and its opposite are equally right: the pictures must not depend on which one a machine finds."""
+    """A component and its opposite are equally right: pictures must not depend on which a machine finds."""
     weight = torch.randn(30, 3, 2, 2, generator=torch.Generator().manual_seed(0))
     ours = maps.embedding_filters(weight, 6)
     torch.testing.assert_close(maps.embedding_filters(-weight, 6), ours)
@@ -392,7 +404,11 @@ def test_every_map_takes_what_a_model_gives():
     assert maps.to_grid(maps.class_attention(attention), model.grid).shape == (3, 3, 2, 2, 3)
     for result in (maps.rollout(attention), maps.gradient_rollout(attention, gradients)):
         assert maps.to_grid(result[:, 0, 1:], model.grid).shape == (3, 2, 3)
-    assert maps.mean_attention_distance(attention, model.grid, model.patch_embedding.patch_size).shape == (3, 3, 2)
+    assert maps.mean_attention_distance(attention, model.grid, model.patch_embedding.patch_size).shape == (
+        3,
+        3,
+        2,
+    )
     filters = maps.embedding_filters(model.patch_embedding.projection.weight, 4)
     assert filters.shape == (4, 4, 4, 3)
     position = model.positional_encoding.positional_embedding

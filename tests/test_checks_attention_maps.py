@@ -1,4 +1,4 @@
-"""Checks of lesson 08: usual wrong answers are refused in words that help, right ones pass however they are written."""
+"""Checks of lesson 08: usual mistakes are refused in words that help, right answers pass however written."""
 
 import functools
 
@@ -7,7 +7,8 @@ import torch
 from einops import einsum, rearrange
 
 from vitlib import attention_maps, checks
-from vitlib.checks import TODO, attention_maps as lesson
+from vitlib.checks import TODO
+from vitlib.checks import attention_maps as lesson
 
 
 def verdict(capsys, answer, name):
@@ -18,7 +19,7 @@ def verdict(capsys, answer, name):
     return capsys.readouterr().out, used is answer
 
 
-# --- class_attention ------------------------------------------------------------------------------------------------
+# --- class_attention -----------------------------------------------------------------------------------
 
 
 def class_attention_in_a_loop(attention):
@@ -31,20 +32,20 @@ def class_attention_by_einops(attention):
 
 
 WRONG_CLASS_ATTENTION = {
-    "column 0": lambda a: torch.stack([x[:, :, 1:, 0] for x in a], dim=1),
-    "has no patch": lambda a: torch.stack([x[:, :, 0] for x in a], dim=1),
-    "last row, which": lambda a: torch.stack([x[:, :, -1, 1:] for x in a], dim=1),
+    "this is column 0": lambda a: torch.stack([x[:, :, 1:, 0] for x in a], dim=1),
+    "column 0 is still there": lambda a: torch.stack([x[:, :, 0] for x in a], dim=1),
+    "last row, the last patch": lambda a: torch.stack([x[:, :, -1, 1:] for x in a], dim=1),
     "last row without": lambda a: torch.stack([x[:, :, -1, :-1] for x in a], dim=1),
     "last column is missing": lambda a: torch.stack([x[:, :, 0, :-1] for x in a], dim=1),
     "heads are averaged": lambda a: torch.stack([x.mean(1)[:, 0, 1:] for x in a], dim=1),
     "layers come first": lambda a: torch.stack([x[:, :, 0, 1:] for x in a]),
     "last layer only": lambda a: a[-1][:, :, 0, 1:],
-    "a list of 3": lambda a: [x[:, :, 0, 1:] for x in a],
+    "a list of 3. Make it one": lambda a: [x[:, :, 0, 1:] for x in a],
     "shape (2, 3, 4, 6)": lambda a: torch.stack([x[0, :, 0, 1:] for x in a]),
 }
 
 
-# --- rollout --------------------------------------------------------------------------------------------------------
+# --- rollout -------------------------------------------------------------------------------------------
 
 
 def fused(attention, with_identity=True, scaled=True):
@@ -88,12 +89,12 @@ WRONG_ROLLOUT = {
     "entry by entry": lambda a: functools.reduce(torch.mul, fused(a)),
     "class token's row alone": lambda a: product(fused(a))[:, 0, 1:],
     "Average the heads": lambda a: product([(x + torch.eye(x.shape[-1])) / 2 for x in a]),
-    "largest head": lambda a: product(fused([x.amax(dim=1, keepdim=True) for x in a])),
+    "largest of the heads": lambda a: product(fused([x.amax(dim=1, keepdim=True) for x in a])),
     "heads are summed": lambda a: product(fused([x.sum(dim=1, keepdim=True) for x in a])),
 }
 
 
-# --- mean_attention_distance ----------------------------------------------------------------------------------------
+# --- mean_attention_distance ---------------------------------------------------------------------------
 
 
 def distances(grid, patch_size, p=2.0):
@@ -126,10 +127,10 @@ def distance_by_meshgrid(attention, grid, patch_size):
 WRONG_DISTANCE = {
     "in patches": lambda a, grid, p: mean_distance(a, distances(grid, 1)),
     "not scaled to sum 1": lambda a, grid, p: mean_distance(a, distances(grid, p), rescale=False),
-    "exchanged": lambda a, grid, p: mean_distance(a, distances(grid[::-1], p)),
+    "sides are exchanged": lambda a, grid, p: mean_distance(a, distances(grid[::-1], p)),
     "last token is left out": lambda a, grid, p: mean_distance(a, distances(grid, p), slice(None, -1)),
     "9 tokens meet 8 patches": lambda a, grid, p: mean_distance(a, distances(grid, p), slice(None)),
-    "straight line": lambda a, grid, p: mean_distance(a, distances(grid, p, p=1.0)),
+    "Pythagoras": lambda a, grid, p: mean_distance(a, distances(grid, p, p=1.0)),
     "images are averaged": lambda a, grid, p: mean_distance(a, distances(grid, p)).mean(dim=0),
     "heads are averaged": lambda a, grid, p: mean_distance(a, distances(grid, p)).mean(dim=2),
     "layers come first": lambda a, grid, p: mean_distance(a, distances(grid, p)).transpose(0, 1),
@@ -154,7 +155,7 @@ RIGHT = {
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_usual_mistake_is_named(capsys, name, words, answer):
-    """Fails where a wrong answer passes, or is refused for another mistake. Three tries: the numbers are random."""
+    """Fails where a wrong answer passes, or is refused for another mistake. Three random tries."""
     for _ in range(3):
         printed, accepted = verdict(capsys, answer, name)
         assert printed.startswith("[not yet]") and words in printed and not accepted, printed
@@ -191,6 +192,7 @@ def test_the_independent_formulations_agree_with_vitlib():
     """Two ways to compute the same thing, on odd sizes: fails where either is wrong."""
     torch.manual_seed(0)
     attention = lesson.random_attention(depth=2, batch=1, heads=3, tokens=7)
-    assert torch.allclose(attention_maps.rollout(attention), lesson.walk_all_paths(attention).float(), atol=1e-6)
+    ours = attention_maps.rollout(attention)
+    assert torch.allclose(ours, lesson.walk_all_paths(attention), atol=1e-6)
     ours = attention_maps.mean_attention_distance(attention, (3, 2), 5)
     assert torch.allclose(ours, lesson.distance(attention, (3, 2), 5), atol=1e-5)

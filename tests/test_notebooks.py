@@ -54,7 +54,8 @@ def structure_problems(name, cells):
         yield f'has {count} objectives under "**After this lesson you can**" in its first cell, not 3 to 5'
     if not re.search(r"\d+ minutes? to read", head) or not re.search(r"(minute|second)s? to run", head):
         yield "does not say in its first cell how many minutes to read and how many minutes or seconds to run"
-    if "needs" not in head:
+    first = name.startswith("00")
+    if not first and "needs" not in head:
         yield "does not say in its first cell what it needs from earlier lessons"
     if [hashes for hashes, _ in headings].count("#") != 1:
         yield "does not have exactly one title"
@@ -62,8 +63,7 @@ def structure_problems(name, cells):
         if len(hashes) > len(before) + 1:
             yield f"jumps from heading level {len(before)} to {len(hashes)} at {text!r}"
     titles = [text.lower() for _, text in headings]
-    wanted = ["recap"] if name.startswith("00") else ["recap", "common mistakes"]
-    for part in wanted:
+    for part in ["recap"] if first else ["recap", "common mistakes"]:
         if not any(part in title for title in titles):
             yield f"has no heading {part!r}"
     pictures = sum(is_figure(output) for cell in cells if cell.cell_type == "code" for output in cell.outputs)

@@ -1,10 +1,10 @@
 """What attention weights say about where a model looks, as numbers (lesson 08).
 
-`attention` is always the second thing that `model(images, return_attention=True)` gives: a tuple with one tensor
-(B, num_heads, T, T) for each layer, row = the token that reads (query), column = the token that is read (key).
-Its last element is the last layer, not a last step in time. T = N patches + the prefix tokens, which come first;
-a plain ViT has one prefix token, its class token. Patches are numbered row by row; `grid` is (rows, columns).
-Every function keeps the batch: one map per image.
+`attention` is always the second thing that `model(images, return_attention=True)` gives: a tuple with one
+tensor (B, num_heads, T, T) for each layer, row = the token that reads (query), column = the token that is
+read (key). Its last element is the last layer, not a last step in time. T = N patches + the prefix tokens,
+which come first; a plain ViT has one prefix token, its class token. Patches are numbered row by row; `grid`
+is (rows, columns). Every function keeps the batch: one map per image.
 """
 
 import math
@@ -19,8 +19,8 @@ from vitlib.patch_embedding import as_pair
 def class_attention(attention, num_prefix_tokens=1):
     """How much the class token reads from each patch, in every layer and head.
 
-    That is row 0 of each attention matrix without the prefix columns, so it sums to less than 1: the rest is what
-    the class token reads from itself.
+    That is row 0 of each attention matrix without the prefix columns, so it sums to less than 1: the rest is
+    what the class token reads from itself.
     Shapes: depth x (B, num_heads, T, T) -> (B, depth, num_heads, N).
     Raises ValueError where the model has no class token.
     Source: Caron et al. 2021 (DINO), figures 1 and 3.
@@ -46,9 +46,9 @@ def to_grid(values, grid):
 def rollout(attention):
     """Follow attention through all layers: how much of each input token ends up in each output token.
 
-    The residual connection carries a token past the attention, so each layer becomes Ã = (A + I) with rows scaled to
-    sum 1, A being the mean over the heads; the layers then multiply, R = Ã_L ⋯ Ã_1. The class token's map is
-    R[:, 0, num_prefix_tokens:].
+    The residual connection carries a token past the attention, so each layer becomes Ã = (A + I) with rows
+    scaled to sum 1, A being the mean over the heads; the layers then multiply, R = Ã_L ⋯ Ã_1. The class
+    token's map is R[:, 0, num_prefix_tokens:].
     Shapes: depth x (B, num_heads, T, T) -> (B, T, T), every row sums to 1.
     Raises ValueError for anything that is not attention: wrong shapes, rows that do not sum to 1.
     Source: Abnar & Zuidema 2020, section 3.
@@ -64,8 +64,8 @@ def gradient_rollout(attention, gradients):
     `gradients` come from `attention_gradients`, one for each layer and in the same order.
     Shapes: two times depth x (B, num_heads, T, T) -> (B, T, T), every row sums to 1.
     Raises ValueError as `rollout` does, and where the gradients' shapes are not those of the attention.
-    Source: Gildenblat 2020, "gradient attention rollout" (vit-explain). Chefer et al. 2021 is close to it, but sets
-    negative weights to 0 before the mean over the heads and does not scale the rows.
+    Source: Gildenblat 2020, "gradient attention rollout" (vit-explain). Chefer et al. 2021 is close to it,
+    but sets negative weights to 0 before the mean over the heads and does not scale the rows.
     """
     _check_attention(attention)
     shapes = [[tuple(layer.shape) for layer in layers] for layers in (attention, gradients)]
@@ -90,15 +90,16 @@ def _multiply_layers(layers):
 def attention_gradients(model, images, class_indices=None):
     """The attention of every layer, and how each weight changes the score (logit) of a class: ∂y/∂A.
 
-    `class_indices` are B class numbers; without them, each image's likeliest class. Put the model in eval mode first.
-    Works inside torch.no_grad() and torch.inference_mode() too, and leaves the parameters' .grad alone.
+    `class_indices` are B class numbers; without them, each image's likeliest class. Put the model in eval
+    mode first. Works inside torch.no_grad() and torch.inference_mode() too, and leaves the parameters' .grad
+    alone.
     Shapes: images (B, C, H, W) -> attention and gradients, two tuples of depth tensors (B, num_heads, T, T).
     Raises ValueError where there is not one class for each image.
     Source: ∇A in Chefer et al. 2021, section 3.
     """
     with torch.inference_mode(False):  # gradients are on in here, whatever the caller chose
         images = images.detach().clone()
-        images.requires_grad_(images.is_floating_point())  # so that a model with frozen weights has a graph too
+        images.requires_grad_(images.is_floating_point())  # a model with frozen weights needs a graph, too
         logits, attention = model(images, return_attention=True)
         if class_indices is None:
             class_indices = logits.argmax(dim=1)
@@ -109,25 +110,26 @@ def attention_gradients(model, images, class_indices=None):
                 f"got class_indices of shape {tuple(class_indices.shape)}."
             )
         scores = logits.gather(1, class_indices[:, None])  # (B, 1)
-        gradients = torch.autograd.grad(scores.sum(), attention)  # images do not mix: each gets its own gradient
+        gradients = torch.autograd.grad(scores.sum(), attention)  # images do not mix: each gets its own
     return tuple(layer.detach() for layer in attention), gradients
 
 
 def mean_attention_distance(attention, grid, patch_size, num_prefix_tokens=1):
-    """How far each head looks: the distance from the reading patch to the patches it reads, weighted by attention.
+    """How far each head looks: the mean distance from a patch to the patches it reads, weighted by attention.
 
-    In pixels, between patch centres, averaged over the reading patches. Prefix tokens have no place in the image and
-    are left out; each row of the remaining weights is then scaled to sum 1 again. A patch that reads from prefix
-    tokens only has no distance and does not count. `patch_size` is an int or (height, width).
+    In pixels, between patch centres, averaged over the reading patches. Prefix tokens have no place in the
+    image and are left out; each row of the remaining weights is then scaled to sum 1 again. A patch that
+    reads from prefix tokens only has no distance and does not count. `patch_size` is an int or (height,
+    width).
     Shapes: depth x (B, num_heads, T, T) -> (B, depth, num_heads).
     Raises ValueError where the grid has not N places.
     Source: paper section 4.5, figure 7 right, and appendix D.7.
     """
     _check_attention(attention)
     _check_grid(attention[0].shape[-1] - num_prefix_tokens, grid)
-    rows, columns = (torch.arange(side, device=attention[0].device) for side in grid)
-    centres = torch.cartesian_prod(rows, columns) * torch.tensor(as_pair(patch_size), device=rows.device)  # (N, 2)
-    distances = (centres[:, None] - centres).float().norm(dim=-1)  # (N, N) pixels
+    rows, columns = map(torch.arange, grid)
+    centres = torch.cartesian_prod(rows, columns) * torch.tensor(as_pair(patch_size))  # (N, 2)
+    distances = (centres[:, None] - centres).float().norm(dim=-1).to(attention[0].device)  # (N, N) pixels
     result = []
     for layer in attention:
         weights = layer[:, :, num_prefix_tokens:, num_prefix_tokens:].float()
@@ -147,7 +149,7 @@ def mass_mask(weights, mass=0.6):
     if not 0 < mass <= 1:
         raise ValueError(f"mass is a share of the attention, greater than 0 and at most 1, got {mass}.")
     if (weights < 0).any():
-        raise ValueError(f"Attention is never negative, the smallest of these weights is {weights.min():.4f}.")
+        raise ValueError(f"Attention is never negative, these weights go down to {weights.min():.4f}.")
     ordered, order = weights.float().sort(dim=-1, stable=True)
     cumulative = ordered.cumsum(dim=-1)
     kept = cumulative / cumulative[..., -1:] > 1 - mass
@@ -161,25 +163,26 @@ def entropy(attention):
     Source: Shannon 1948, H = -Σ p log2 p.
     """
     _check_attention(attention)
-    return torch.stack([torch.special.entr(layer.float()).sum(dim=-1) for layer in attention], dim=1) / math.log(2)
+    nats = [torch.special.entr(layer.float()).sum(dim=-1) for layer in attention]  # -Σ p ln p
+    return torch.stack(nats, dim=1) / math.log(2)
 
 
 def mass_on_mask(weights, masks):
     """The share of the attention that falls on the object, and the share that chance would give it.
 
-    Weights are scaled to sum 1 over the patches. A patch that the object covers by half counts half. Chance is the
-    share of attention spread evenly: the object's share of the picture's area.
-    Shapes: weights (B, ..., rows, columns), masks bool (B, H, W) -> share (B, ...), chance (B,), both in 0..1.
+    Weights are scaled to sum 1 over the patches. A patch that the object covers by half counts half. Chance
+    is the share of attention spread evenly: the object's share of the picture's area.
+    Shapes: weights (B, ..., rows, columns), masks bool (B, H, W) -> share (B, ...), chance (B,).
     Raises ValueError where the patches do not divide the masks, or the batches differ.
     Source: lesson 08.
     """
-    (batch, height, width), grid = masks.shape, weights.shape[-2:]
-    if len(weights) != batch or height % grid[0] or width % grid[1]:
+    (batch, height, width), (rows, columns) = masks.shape, weights.shape[-2:]
+    if len(weights) != batch or height % rows or width % columns:
         raise ValueError(
-            f"Weights of shape {tuple(weights.shape)} do not fit masks of shape {tuple(masks.shape)}: expected "
-            "(B, ..., rows, columns) and (B, H, W), with H and W divisible by rows and columns."
+            f"Weights of shape {tuple(weights.shape)} do not fit masks of shape {tuple(masks.shape)}: "
+            "expected (B, ..., rows, columns) and (B, H, W), with H and W divisible by rows and columns."
         )
-    covered = reduce(masks.float(), "b (r h) (c w) -> b (r c)", "mean", r=grid[0], c=grid[1])  # share of each patch
+    covered = reduce(masks.float(), "b (r h) (c w) -> b (r c)", "mean", r=rows, c=columns)  # of each patch
     weights = normalize(weights.float().flatten(-2), p=1, dim=-1)  # (B, ..., N)
     return torch.einsum("b...n,bn->b...", weights, covered), covered.mean(dim=-1)
 
@@ -187,7 +190,8 @@ def mass_on_mask(weights, masks):
 def positional_similarity(positional_embedding, grid, num_prefix_tokens=1):
     """How alike the positions of any two patches are: the cosine of the angle between them, -1 to 1.
 
-    Tile [i, j] of the result compares patch (i, j) with every patch. The prefix tokens come first and are left out.
+    Tile [i, j] of the result compares patch (i, j) with every patch. The prefix tokens come first and are
+    left out.
     Shapes: (T, D) or (1, T, D) -> (rows, columns, rows, columns).
     Raises ValueError where the grid has not N places.
     Source: paper section 4.5, figure 7 centre.
@@ -199,10 +203,10 @@ def positional_similarity(positional_embedding, grid, num_prefix_tokens=1):
 
 
 def embedding_filters(weight, number=28):
-    """The patterns that a patch embedding's filters are made of: their first principal components, as pictures.
+    """What a patch embedding's filters are made of: their first principal components, as pictures.
 
-    Each is scaled on its own for display: 0 becomes 0.5 (mid-grey), the largest entry in size becomes 1. A component
-    has no sign of its own, so that entry is made positive.
+    Each is scaled on its own for display: 0 becomes 0.5 (mid-grey), the largest entry in size becomes 1. A
+    component has no sign of its own, so that entry is made positive.
     Shapes: the convolution's weight (D, C, P, P) -> (number, P, P, C), in 0..1.
     Raises ValueError where there are not that many components.
     Source: paper section 4.5, figure 7 left.
@@ -213,8 +217,8 @@ def embedding_filters(weight, number=28):
             f"A weight of shape {tuple(weight.shape)} has {min(filters.shape)} principal components, "
             f"number={number} were asked for."
         )
-    _, _, components = torch.linalg.svd(filters - filters.mean(dim=0), full_matrices=False)  # rows, largest first
-    components = components[:number]
+    _, _, components = torch.linalg.svd(filters - filters.mean(dim=0), full_matrices=False)
+    components = components[:number]  # one a row, the largest first
     largest = components.gather(1, components.abs().argmax(dim=1, keepdim=True))  # (number, 1), with its sign
     pictures = 0.5 + 0.5 * components / largest
     return pictures.unflatten(1, weight.shape[1:]).movedim(1, -1).float()
@@ -232,7 +236,7 @@ def _check_attention(attention):
         sums = layer.detach().float().sum(dim=-1)
         if not ((sums - 1).abs() < 0.02).all():  # bfloat16 is off by up to 0.004; NaN fails too
             raise ValueError(
-                f"Attention rows sum to 1, in layer {number} they sum to {sums.min():.4f} ... {sums.max():.4f}. "
+                f"Attention rows sum to 1, in layer {number} they sum to {sums.min():.3f}..{sums.max():.3f}. "
                 "These may be scores before the softmax, or weights after dropout."
             )
 
@@ -241,6 +245,6 @@ def _check_grid(num_patches, grid):
     rows, columns = grid
     if rows * columns != num_patches:
         raise ValueError(
-            f"{num_patches} patches do not fill a grid of {rows} rows and {columns} columns ({rows * columns} places). "
-            "Use model.grid, and check num_prefix_tokens."
+            f"{num_patches} patches do not fill a grid of {rows} rows and {columns} columns, "
+            f"which has {rows * columns} places. Use model.grid, and check num_prefix_tokens."
         )

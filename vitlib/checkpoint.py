@@ -69,7 +69,8 @@ def load(name_or_path):
     with torch.random.fork_rng(devices=[]):  # the random start is overwritten at once
         model = VisionTransformer(**about["model"])
     model.load_state_dict(tensors)
-    return Checkpoint(model.eval(), about["classes"], tuple(about["mean"]), tuple(about["std"]), about["notes"])
+    mean, std = tuple(about["mean"]), tuple(about["std"])
+    return Checkpoint(model.eval(), about["classes"], mean, std, about["notes"])
 
 
 def write_tensors(path, tensors, about):
@@ -95,9 +96,9 @@ def read_tensors(path):
             return tensors, json.loads((file.metadata() or {}).get("vitlib", "{}"))
     except SafetensorError as error:
         raise ValueError(
-            f"{path} is not a whole safetensors file ({error}). It was damaged: copy or download it again, or "
-            "delete it to start afresh. Or it is of another kind: .pt and .pth files are pickles, which can run "
-            "code when read, and are not opened here."
+            f"{path} is not a whole safetensors file ({error}). If it was damaged, copy or download it "
+            "again, or delete it to start afresh. Files of another kind are not read: .pt and .pth are "
+            "pickles, which can run code."
         ) from error
 
 

@@ -1,13 +1,15 @@
-"""Every figure of the series, in one style: white, large type, and a colour that means the same thing everywhere.
+"""Every figure of the series, in one style: white, large type, a colour means the same everywhere.
 
-Each function takes arrays or tensors and returns a Matplotlib Figure; `show(fig, alt)` displays it. Numbers that need
-computing come from elsewhere (vitlib.attention_maps, vitlib.training): what is drawn here is what was passed in.
-Pictures are uint8, (C, H, W) or (H, W, C), with one or three channels.
+Each function takes arrays or tensors and returns a Matplotlib Figure; `show(fig, alt)` displays it. Numbers
+that need computing come from elsewhere (vitlib.attention_maps, vitlib.training): what is drawn here is what
+was passed in. Pictures are uint8, (C, H, W) or (H, W, C), with one or three channels.
 """
 
 import base64
 import io
 import math
+import textwrap
+from itertools import cycle
 
 import matplotlib
 import numpy as np
@@ -28,8 +30,8 @@ COLORS = {
     "value": "#CC79A7",
     "neutral": "#666666",  # the residual stream, too
 }
-# Lines that are none of these (training and validation, trained and untrained) differ in shape as well as in tone.
-_LINES = [
+# Lines that are none of these (training, validation, trained, untrained) differ in shape as well as in tone.
+LINES = [
     {"color": "black", "marker": "o", "linestyle": "-"},
     {"color": "#777777", "marker": "D", "linestyle": "--", "markerfacecolor": "white"},
     {"color": "black", "marker": "^", "linestyle": ":", "markerfacecolor": "white"},
@@ -63,11 +65,11 @@ STYLE = {
     "image.cmap": "viridis",
     "image.interpolation": "nearest",
 }
-_styled = matplotlib.rc_context(STYLE)  # a decorator: the style holds inside, the reader's own settings outside
+_styled = matplotlib.rc_context(STYLE)  # a decorator: the style holds inside, the reader's own outside
 WIDTH = 9  # inches, the widest figure that a notebook shows in full
 
 
-# --- showing and describing -----------------------------------------------------------------------------------------
+# --- showing and describing ---------------------------------------------------------------------------------
 
 
 def show(fig, alt):
@@ -89,13 +91,14 @@ def describe(fig):
     """What each pair of axes holds, in words and numbers, one line each."""
     lines = []
     for number, ax in enumerate(fig.axes):
-        names = [name.replace("\n", " ") for name in (ax.get_title(), ax.get_xlabel(), ax.get_ylabel()) if name]
+        names = filter(None, (ax.get_title().replace("\n", " "), ax.get_xlabel(), ax.get_ylabel()))
         if ax.get_label() == "<colorbar>":
-            parts = ["scale " + _in_numbers(ax.get_ylim())]
+            parts = ["scale " + _in_numbers(ax.get_ylim() if ax.get_ylabel() else ax.get_xlim())]
         else:
             parts = [_describe_image(image.get_array()) for image in ax.images]
             parts += [_describe_line(line) for line in ax.lines]
-            parts += [_describe_points(points.get_offsets()) for points in ax.collections]
+            ticks = [*ax.get_xticklabels(), *ax.get_yticklabels()] if ax.axison else []
+            parts += [", ".join(tick.get_text() for tick in ticks if any(map(str.isalpha, tick.get_text())))]
             parts += [f"bars {_in_numbers([bar.get_width() for bar in bars])}" for bars in ax.containers
                       if hasattr(bars, "patches")]  # fmt: skip
         lines.append(f"  {number} {' | '.join(names)}: {'; '.join(filter(None, parts)) or 'empty'}")
@@ -116,29 +119,24 @@ def _describe_line(line):
     return f"line {name}x {_in_numbers(line.get_xdata())}, y {_in_numbers(line.get_ydata())}"
 
 
-def _describe_points(points):
-    if len(points) > 1:  # error bars have one, without meaning
-        return f"{len(points)} points x {_in_numbers(points[:, 0])}, y {_in_numbers(points[:, 1])}"
-
-
 def _in_numbers(values):
     """Range, mean and centre of mass of an array, to three digits of its largest value."""
     values = np.ma.masked_invalid(np.ma.asarray(values, dtype=float))
     if not values.count():
         return "(nothing)"
     low, high, mean = values.min(), values.max(), values.mean()
-    # Rounded first, so that 0.99999 and 1.00001 get equally many decimals. Five at most: what is left is float noise.
+    # Rounded first, so that 0.99999 and 1.00001 get equally many decimals. Beyond five there is float noise.
     largest = float(f"{max(abs(low), abs(high)):.2e}")
-    decimals = min(max(2 - math.floor(math.log10(largest)), 0), 5) if largest else 0
+    decimals = min(max(2 - math.floor(math.log10(largest)), 0), 5) if largest else 5
     low, high, mean = (f"{round(float(x), decimals) + 0.0:.{max(decimals, 1)}f}" for x in (low, high, mean))
     if low == high:
         return f"all {low}"
-    weights = (values - values.min()).filled(0)  # where the large values are: a flipped image is another image
+    weights = (values - values.min()).filled(0)  # the centre of mass tells an image from its mirror image
     centre = [np.average(places, weights=weights) for places in np.indices(weights.shape)]
     return f"{low}..{high} mean {mean} centre {' '.join(f'{x:.2f}' for x in centre)}"
 
 
-# --- helpers --------------------------------------------------------------------------------------------------------
+# --- helpers ------------------------------------------------------------------------------------------------
 
 
 def _numpy(values):
@@ -149,18 +147,17 @@ def _numpy(values):
     return np.asarray(values)
 
 
-def _pictures(images):
-    """uint8 (N, C, H, W) or (N, H, W, C) with 1 or 3 channels -> (N, H, W, 3)."""
-    images = _numpy(images)
-    if images.ndim != 4 or images.dtype != np.uint8 or not {images.shape[1], images.shape[3]} & {1, 3}:
+def _picture(image):
+    """uint8 (C, H, W) or (H, W, C) with 1 or 3 channels -> (H, W, 3)."""
+    image = _numpy(image)
+    if image.ndim != 3 or image.dtype != np.uint8 or not {image.shape[0], image.shape[2]} & {1, 3}:
         raise ValueError(
-            "Expected uint8 pictures (N, C, H, W) or (N, H, W, C) with 1 or 3 channels, got "
-            f"{images.dtype} {images.shape}. Show the pictures as they were before normalize(); "
-            "one picture alone needs images[None]."
+            "Expected a uint8 picture (C, H, W) or (H, W, C) with 1 or 3 channels, got "
+            f"{image.dtype} {image.shape}. Show pictures as they were before normalize()."
         )
-    if images.shape[1] in (1, 3):
-        images = np.moveaxis(images, 1, -1)
-    return np.broadcast_to(images, (*images.shape[:3], 3))
+    if image.shape[0] in (1, 3):
+        image = np.moveaxis(image, 0, -1)
+    return np.broadcast_to(image, (*image.shape[:2], 3))
 
 
 def _mosaic(tiles, gap, fill=np.nan):
@@ -170,11 +167,37 @@ def _mosaic(tiles, gap, fill=np.nan):
     return tiles.swapaxes(1, 2).reshape(rows * (height + gap), columns * (width + gap), *rest)[:-gap, :-gap]
 
 
-def _number_tiles(axis, number, size, gap):
-    """Ticks 1, 2, ... at the middle of each tile of a mosaic; some are left out where they would touch."""
-    tiles = np.arange(0, number, math.ceil(number / 14))
-    axis.set_ticks(tiles * (size + gap) + (size - 1) / 2, tiles + 1, color="black")
-    axis.set_tick_params(length=0)
+def _mosaic_figure(tiles, xlabel, ylabel, left=0, **options):
+    """A mosaic of numbers with its tiles counted from 1: the figure, the image, and the place for its scale.
+
+    A cell is a whole number of screen pixels, so that all are alike. `left` inches stay free.
+    """
+    rows, columns, height, width = tiles.shape
+    gap = max(1, width // 10)
+    mosaic = _mosaic(tiles, gap)
+    down, across = mosaic.shape
+    cell = min((WIDTH - 2 - left) / across, 7.5 / down, max(0.7 / width, 3 / across))  # inches
+    cell = math.floor(100 * cell) / 100 or cell
+    down, across = cell * down, cell * across
+    tall = max(down, 2.8)  # the scale is this long even beside a short mosaic
+    size = np.array([left + across + 2, tall + 0.8])
+    fig = Figure(figsize=size)
+    ax = fig.add_axes((*([left + 0.75, 0.65 + (tall - down) / 2] / size), *([across, down] / size)))
+    place = fig.add_axes((*([left + across + 0.95, 0.65] / size), *([0.2, tall] / size)))
+    drawn = ax.imshow(mosaic, **options)
+    for axis, number, side in ((ax.xaxis, columns, width), (ax.yaxis, rows, height)):
+        counted = np.arange(0, number, math.ceil(number / 14))  # more of them would touch
+        axis.set_ticks(counted * (side + gap) + (side - 1) / 2, counted + 1)
+        axis.set_tick_params(length=0)
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+    ax.spines[:].set_visible(False)
+    return fig, drawn, place
+
+
+def _add_scale(fig, drawn, label, **options):
+    bar = fig.colorbar(drawn, label=label, **{"ticks": MaxNLocator(4), **options})
+    bar.outline.set_visible(False)
+    return bar.ax
 
 
 def _write_numbers(ax, values, form):
@@ -186,29 +209,29 @@ def _write_numbers(ax, values, form):
         ax.text(column, row, form.format(value), color=color, fontsize=11, ha="center", va="center")
 
 
-# --- pictures and predictions ---------------------------------------------------------------------------------------
+# --- pictures and predictions -------------------------------------------------------------------------------
 
 
 @_styled
 def picture_grid(images, titles=None, columns=8):
     """Pictures side by side, with a title above each.
 
-    Shapes: images uint8 (N, C, H, W) or (N, H, W, C); titles N strings.
+    Shapes: images uint8 (N, C, H, W) or (N, H, W, C), or a list of pictures of different sizes; N titles.
     Raises ValueError for pictures of another type or shape.
     """
-    images = _pictures(images)
-    number, height, width, _ = images.shape
-    columns = min(columns, number)
-    rows = math.ceil(number / columns)
-    side = min(WIDTH / columns, 2.5)  # inches
-    lines = max((title.count("\n") + 1 for title in titles), default=0) if titles is not None else 0
-    fig = Figure(figsize=(columns * side, rows * (side * height / width + 0.22 * lines)), layout="compressed")
+    images = [_picture(image) for image in images]
+    titles = [""] * len(images) if titles is None else titles
+    columns = min(columns, len(images))
+    rows = math.ceil(len(images) / columns)
+    side = min(WIDTH / columns, 2.8)  # inches
+    height = side * max(image.shape[0] / image.shape[1] for image in images)
+    above = 0.22 * max(title.count("\n") + 1 if title else 0 for title in titles)
+    fig = Figure(figsize=(columns * side, rows * (height + above)), layout="compressed")
     axes = fig.subplots(rows, columns, squeeze=False).ravel()
     for ax in axes:
         ax.set_axis_off()
-    for ax, image in zip(axes, images):
+    for ax, image, title in zip(axes, images, titles):  # places are left over at the end of the last row
         ax.imshow(image, interpolation="auto")
-    for ax, title in zip(axes, titles if titles is not None else []):
         ax.set_title(title, fontsize=11)
     return fig
 
@@ -220,8 +243,9 @@ def predictions(images, labels, probabilities, classes, columns=5):
     """
     titles = []
     for label, row in zip(_numpy(labels), _numpy(probabilities)):
-        verdict = "✓" if row.argmax() == label else f"✗ {classes[label]}"
-        titles.append(f"{classes[row.argmax()]} {row.max():.0%}\n{verdict}")
+        best = row.argmax()
+        says = f"{classes[best]} {row[best]:.0%}"
+        titles.append(f"✓ {says}" if best == label else f"✗ {says}\ntrue: {classes[label]}")
     fig = picture_grid(images, titles, columns)
     for ax in fig.axes:
         if "✗" in ax.get_title():
@@ -240,7 +264,8 @@ def class_bars(probabilities, classes, true=None):
     names = [classes[index] + (" (true)" if index == true else "") for index in best]
     fig = Figure(figsize=(6, 0.6 + 0.42 * len(best)), layout="constrained")
     ax = fig.subplots()
-    bars = ax.barh(names, probabilities[best], color=["black" if i == true else COLORS["neutral"] for i in best])
+    colors = ["black" if index == true else COLORS["neutral"] for index in best]
+    bars = ax.barh(names, probabilities[best], color=colors)
     ax.bar_label(bars, [f"{value:.1%}" for value in probabilities[best]], padding=4, fontsize=11)
     ax.invert_yaxis()
     ax.set(xlim=(0, 1.14), xlabel="probability", xticks=np.linspace(0, 1, 5))
@@ -268,33 +293,34 @@ def confusion_matrix(counts, classes):
     ax.set_yticks(named, [classes[i] for i in named])
     ax.set(xlabel="predicted class", ylabel="true class")
     if number <= 12:
-        _write_numbers(ax, counts, "{:d}")
-    bar = fig.colorbar(image, ax=ax, label="share of the true class", format=PercentFormatter(1), shrink=0.7)
-    bar.outline.set_visible(False)
+        _write_numbers(ax, counts, "{:.0f}")
+    _add_scale(fig, image, "share of the true class", ax=ax, format=PercentFormatter(1), shrink=0.7)
     return fig
 
 
-# --- training -------------------------------------------------------------------------------------------------------
+# --- training -----------------------------------------------------------------------------------------------
 
 
 @_styled
 def curves(history, x, panels):
     """How numbers change during training.
 
-    `history` names columns: dict of name -> list, NaN or None where nothing was measured. `x` is the column for the
-    horizontal axis. `panels` says what to draw: dict of vertical label -> list of columns, one panel for each label.
+    `history` has a list for each name, or is a list of rows (dicts), as training gives it; None or NaN where
+    nothing was measured. `x` is the name for the horizontal axis. `panels` is a dict of vertical label ->
+    names to draw.
     """
+    if isinstance(history, list):
+        history = {name: [row[name] for row in history] for name in history[0]}
+    columns = {name: np.array(values, dtype=float) for name, values in history.items()}  # None becomes NaN
     fig = Figure(figsize=(min(5 * len(panels), WIDTH), 3.6), layout="constrained")
     for ax, (label, names) in zip(fig.subplots(1, len(panels), squeeze=False)[0], panels.items()):
-        for name, line in zip(names, _LINES):
-            values = np.array(history[name], dtype=float)
-            measured = np.isfinite(values)
-            few = measured.sum() <= 30
-            ax.plot(np.array(history[x])[measured], values[measured], label=name,
-                    **{**line, "marker": line["marker"] if few else ""})  # fmt: skip
+        for name, line in zip(names, cycle(LINES)):
+            measured = np.isfinite(columns[name])
+            many = {"marker": "", "linewidth": 1.5, "alpha": 0.7} if measured.sum() > 40 else {}
+            place, value = columns[x][measured], columns[name][measured]
+            ax.plot(place, value, label=name.replace("_", " "), **{**line, **many})
         ax.set(xlabel=x, ylabel=label)
         ax.grid(axis="y")
-        ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         ax.legend()
     return fig
 
@@ -308,20 +334,21 @@ def learning_rate_schedule(rates):
     ax.plot(np.arange(1, len(rates) + 1), rates, color="black")
     peak = rates.argmax()
     ax.plot(peak + 1, rates[peak], "o", color="black")
-    ax.annotate(f"{rates[peak]:g} at step {peak + 1}", (peak + 1, rates[peak]), (8, 4), textcoords="offset points")
+    text = f"{rates[peak]:g} at step {peak + 1}"
+    ax.annotate(text, (peak + 1, rates[peak]), (8, 4), textcoords="offset points")
     ax.set(xlabel="step", ylabel="learning rate", ylim=(0, 1.15 * rates[peak]))
     ax.grid(axis="y")
     return fig
 
 
-# --- attention ------------------------------------------------------------------------------------------------------
+# --- attention ----------------------------------------------------------------------------------------------
 
 
 def spread_over_pixels(weights, height, width):
     """Give each pixel the weight of its patch. Shapes: (rows, columns) -> (height, width).
 
-    A pixel belongs to the patch that its centre lies in, so edges are exact where the grid divides the picture, and
-    right to half a pixel where it does not.
+    A pixel belongs to the patch that its centre lies in, so edges are exact where the grid divides the
+    picture, and right to half a pixel where it does not.
     """
     rows, columns = weights.shape
     row = ((np.arange(height) + 0.5) * rows / height).astype(int)
@@ -330,15 +357,17 @@ def spread_over_pixels(weights, height, width):
 
 
 def overlay(image, weights, top=None):
-    """The picture in grey with the weights in colour over it: dark blue at 0, yellow at `top` (the largest weight).
+    """The picture in grey with the weights in colour over it, from dark blue at 0 to yellow at `top`.
 
-    The result has the picture's full resolution; a patch colours exactly its own pixels.
+    `top` is the largest weight unless given. The result has the picture's full resolution; a patch colours
+    exactly its own pixels.
     Shapes: image uint8 (C, H, W) or (H, W, C), weights (rows, columns) -> uint8 (H, W, 3).
     """
-    image, weights = _pictures(_numpy(image)[None])[0], _numpy(weights)
+    image, weights = _picture(image), _numpy(weights)
     grey = image @ np.array([0.3, 0.6, 0.1]) / 255  # (H, W), as bright as the eye finds each colour
     height, width = grey.shape
-    color = matplotlib.colormaps["viridis"](spread_over_pixels(weights, height, width) / (top or weights.max() or 1))
+    shares = spread_over_pixels(weights, height, width) / (top or weights.max() or 1)
+    color = matplotlib.colormaps["viridis"](shares)
     return (255 * _over(grey[..., None], color[..., :3])).round().astype(np.uint8)
 
 
@@ -350,62 +379,58 @@ def _over(grey, color):
 def attention_overlay(image, maps, label="attention"):
     """A picture, and beside it where each map looks, all on one scale from 0.
 
-    `maps` is a dict of title -> weights, one number for each patch. `label` names the scale.
-    Shapes: image uint8 (C, H, W) or (H, W, C) at any resolution, each map (rows, columns).
+    `maps` is one map, or a dict of title -> map; `label` names the scale.
+    Shapes: image uint8 (C, H, W) or (H, W, C) at any resolution; a map is (rows, columns), one weight for
+    each patch.
     """
+    maps = maps if isinstance(maps, dict) else {"where it looks": maps}
     maps = {name: _numpy(weights) for name, weights in maps.items()}
     top = max(weights.max() for weights in maps.values())
-    panels = {"picture": _pictures(_numpy(image)[None])[0]}
+    panels = {"picture": _picture(image)}
     panels |= {name: overlay(image, weights, top) for name, weights in maps.items()}
     height, width, _ = panels["picture"].shape
     columns = min(len(panels), 4)
     rows = math.ceil(len(panels) / columns)
-    side = min((WIDTH - 1.2) / columns, 3)
-    fig = Figure(figsize=(columns * side + 1.2, rows * (side * height / width + 0.4)), layout="compressed")
+    side = min(WIDTH / columns, 3)  # inches
+    titles = [textwrap.fill(name, int(10 * side)) for name in panels]
+    above = 0.25 * max(title.count("\n") + 1 for title in titles)
+    fig = Figure(figsize=(columns * side, rows * (side * height / width + above) + 0.8), layout="compressed")
     axes = fig.subplots(rows, columns, squeeze=False)
     for ax in axes.flat:
         ax.set_axis_off()
-    for ax, (name, panel) in zip(axes.flat, panels.items()):
+    for ax, title, panel in zip(axes.flat, titles, panels.values()):
         ax.imshow(panel, interpolation="auto")
-        ax.set_title(name)
+        ax.set_title(title)
     viridis = matplotlib.colormaps["viridis"](np.linspace(0, 1, 256))[:, :3]
-    over_grey = ListedColormap(_over(0.5, viridis))  # the colours as they come out over a mid-grey pixel
-    bar = fig.colorbar(ScalarMappable(Normalize(0, top), over_grey), ax=axes, label=label, ticks=MaxNLocator(4))
-    bar.outline.set_visible(False)
+    over_grey = ScalarMappable(Normalize(0, top), ListedColormap(_over(0.5, viridis)))  # a mid-grey pixel
+    _add_scale(fig, over_grey, label, ax=axes, location="bottom", aspect=30, shrink=0.6)
     return fig
 
 
 @_styled
-def attention_grid(maps, image=None, num_prefix_tokens=1):
-    """Every layer and head at once, on one scale from 0 with a mark at 1/T, where attention spread evenly would be.
+def attention_grid(maps, image=None, num_prefix_tokens=1, top=None):
+    """Every layer and head at once, on one scale from 0.
 
-    The scale ends where 99 % of the weights lie, so that a few large ones do not turn the rest dark; those share the
-    last colour, as the arrow on the scale says.
+    The line at 1/T is where attention spread evenly would be. The scale ends at `top`, which two figures to
+    be compared should share. By default that is where 99 % of the weights lie, so that a few large ones do
+    not turn the rest dark; those have the last colour, as the arrow says.
     Shapes: maps (depth, num_heads, rows, columns); image as in `attention_overlay`, shown beside them.
     """
     maps = _numpy(maps)
-    depth, num_heads, rows, columns = maps.shape
-    uniform = 1 / (rows * columns + num_prefix_tokens)
-    top = np.quantile(maps, 0.99) or maps.max()
-    widths = [] if image is None else [1.8]  # inches
-    tile = min((WIDTH - 2.2 - sum(widths)) / num_heads, 1.0)
-    widths.append(tile * num_heads)
-    size = sum(widths) + 2.2, max(tile * depth * rows / columns + 0.8, 2.4)
-    fig = Figure(figsize=size, layout="constrained")
-    *beside, ax = fig.subplots(1, len(widths), squeeze=False, width_ratios=widths)[0]
-    for picture in beside:
-        picture.imshow(_pictures(_numpy(image)[None])[0], interpolation="auto")
+    top = top or np.quantile(maps, 0.99) or maps.max()
+    tokens = maps.shape[2] * maps.shape[3] + num_prefix_tokens
+    left = 0 if image is None else 2
+    fig, drawn, place = _mosaic_figure(maps, "head", "layer", left, vmin=0, vmax=top)
+    extend = "max" if maps.max() > top else "neither"
+    scale = _add_scale(fig, drawn, f"attention (white line: 1/{tokens})", cax=place, extend=extend)
+    for color, width in (("black", 4), ("white", 2)):  # white with a black edge is seen on every colour
+        scale.axhline(1 / tokens, color=color, linewidth=width)
+    if image is not None:
+        maps_at, inch = drawn.axes.get_position(), 1 / fig.get_figwidth()
+        picture = fig.add_axes((0.1 * inch, maps_at.y0, left * inch, maps_at.height))
+        picture.imshow(_picture(image), interpolation="auto")
         picture.set_title("picture")
         picture.set_axis_off()
-    gap = max(1, columns // 10)
-    drawn = ax.imshow(_mosaic(maps, gap), vmin=0, vmax=top)
-    _number_tiles(ax.xaxis, num_heads, columns, gap)
-    _number_tiles(ax.yaxis, depth, rows, gap)
-    ax.set(xlabel="head", ylabel="layer")
-    ax.spines[:].set_visible(False)
-    bar = fig.colorbar(drawn, ax=ax, label="attention", extend="max" if maps.max() > top else "neither")
-    bar.set_ticks([0, uniform, top], labels=["0", f"1/{round(1 / uniform)}", f"{top:.2f}"])
-    bar.outline.set_visible(False)
     return fig
 
 
@@ -418,7 +443,7 @@ def attention_matrix(attention, num_prefix_tokens=1):
     """
     attention = _numpy(attention)
     tokens = len(attention)
-    fig = Figure(figsize=(6.6, 5.4), layout="constrained")
+    fig = Figure(figsize=(6.6, 5.4), layout="compressed")
     ax = fig.subplots()
     drawn = ax.imshow(attention, vmin=0)
     ticks = np.arange(0, tokens, math.ceil(tokens / 10))
@@ -433,8 +458,7 @@ def attention_matrix(attention, num_prefix_tokens=1):
             axis.get_ticklabels()[0].set(color=COLORS["class_token"], fontweight="bold")
     if tokens <= 10:
         _write_numbers(ax, attention, "{:.2f}")
-    bar = fig.colorbar(drawn, ax=ax, label="attention (each row sums to 1)", ticks=MaxNLocator(5))
-    bar.outline.set_visible(False)
+    _add_scale(fig, drawn, "attention (each row sums to 1)", ax=ax)
     return fig
 
 
@@ -442,8 +466,8 @@ def attention_matrix(attention, num_prefix_tokens=1):
 def distance_by_depth(distances, uniform=None):
     """How far each head looks, by layer (paper, figure 7 right).
 
-    Shapes: distances, a dict of name -> (depth, num_heads) in pixels; uniform, the distance that attention spread
-    evenly would have.
+    Shapes: distances, a dict of name -> (depth, num_heads) in pixels; uniform, the distance that attention
+    spread evenly would have.
     """
     return _heads_by_depth(distances, "mean attention distance (pixels)", uniform)
 
@@ -452,7 +476,8 @@ def distance_by_depth(distances, uniform=None):
 def entropy_by_depth(entropies, uniform=None):
     """How widely each head looks, by layer.
 
-    Shapes: entropies, a dict of name -> (depth, num_heads) in bits; uniform, the entropy of attention spread evenly.
+    Shapes: entropies, a dict of name -> (depth, num_heads) in bits; uniform, the entropy of attention spread
+    evenly.
     """
     return _heads_by_depth(entropies, "entropy of attention (bits)", uniform)
 
@@ -460,13 +485,13 @@ def entropy_by_depth(entropies, uniform=None):
 def _heads_by_depth(values, label, uniform):
     """A mark for each head, a line through the means of the layers."""
     fig, ax = _layers_axes(label)
-    for number, ((name, heads), line) in enumerate(zip(values.items(), _LINES)):
+    for number, ((name, heads), line) in enumerate(zip(values.items(), cycle(LINES))):
         heads = _numpy(heads)
         layers = np.arange(1, len(heads) + 1)
         shift = 0.16 * (number - (len(values) - 1) / 2)  # or the marks of two models would hide each other
-        ax.plot(layers, heads.mean(axis=1), color=line["color"], linestyle=line["linestyle"], linewidth=1.5)
-        ax.scatter(np.repeat(layers + shift, heads.shape[1]), heads, s=45, marker=line["marker"], label=name,
-                   color=line.get("markerfacecolor", line["color"]), edgecolor=line["color"], zorder=3)  # fmt: skip
+        ax.plot(layers, heads.mean(axis=1), **{**line, "marker": "", "linewidth": 1.5})
+        places = np.repeat(layers + shift, heads.shape[1])
+        ax.plot(places, heads.ravel(), label=name, **{**line, "linestyle": ""})
     return _finish_layers(fig, ax, uniform, "spread evenly")
 
 
@@ -474,10 +499,11 @@ def _heads_by_depth(values, label, uniform):
 def share_by_layer(shares, chance):
     """The share of attention on the object, by layer, against chance.
 
-    Shapes: shares, a dict of name -> (mean (depth,), error (depth,)), drawn as a line with error bars; chance, a number.
+    Shapes: shares, a dict of name -> (mean (depth,), error (depth,)), drawn as a line with error bars;
+    chance, a number.
     """
     fig, ax = _layers_axes("share of attention on the object")
-    for (name, (mean, error)), line in zip(shares.items(), _LINES):
+    for (name, (mean, error)), line in zip(shares.items(), cycle(LINES)):
         mean = _numpy(mean)
         ax.errorbar(np.arange(1, len(mean) + 1), mean, _numpy(error), label=name, capsize=4, **line)
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
@@ -497,12 +523,12 @@ def _finish_layers(fig, ax, level, name):
     """A line across at a level to compare with, the vertical axis from 0, and what is what."""
     if level is not None:
         ax.axhline(level, color=COLORS["neutral"], linewidth=1.5, linestyle=(0, (1, 1)), label=name)
-    ax.set_ylim(bottom=0)
+    ax.set_ylim(0, 1.05 * ax.get_ylim()[1])
     fig.legend(*ax.get_legend_handles_labels(), loc="outside upper right", ncols=4)
     return fig
 
 
-# --- what the weights have learned ----------------------------------------------------------------------------------
+# --- what the weights have learned --------------------------------------------------------------------------
 
 
 @_styled
@@ -512,18 +538,9 @@ def positional_similarity_grid(similarity):
     Shapes: similarity (rows, columns, rows, columns), as `attention_maps.positional_similarity` gives it.
     """
     similarity = _numpy(similarity)
-    rows, columns = similarity.shape[:2]
-    gap = max(1, columns // 7)
-    width = 5.2 * min(1, columns / rows)
-    fig = Figure(figsize=(width + 2, width * rows / columns + 0.8), layout="constrained")
-    ax = fig.subplots()
-    drawn = ax.imshow(_mosaic(similarity, gap), cmap="RdBu_r", vmin=-1, vmax=1)
-    _number_tiles(ax.xaxis, columns, columns, gap)
-    _number_tiles(ax.yaxis, rows, rows, gap)
-    ax.set(xlabel="column of the patch", ylabel="row of the patch")
-    ax.spines[:].set_visible(False)
-    bar = fig.colorbar(drawn, ax=ax, label="cosine similarity", ticks=[-1, -0.5, 0, 0.5, 1])
-    bar.outline.set_visible(False)
+    options = {"cmap": "RdBu_r", "vmin": -1, "vmax": 1}
+    fig, drawn, place = _mosaic_figure(similarity, "column of the patch", "row of the patch", **options)
+    _add_scale(fig, drawn, "cosine similarity", cax=place)
     return fig
 
 
@@ -531,15 +548,16 @@ def positional_similarity_grid(similarity):
 def rgb_filters(filters, columns=7):
     """Filters of the patch embedding as pictures, in reading order (paper, figure 7 left).
 
-    Shapes: filters (number, P, P, C) in 0..1, C one or three, as `attention_maps.embedding_filters` gives them.
+    Shapes: filters (number, P, P, C) in 0..1, C one or three, from `attention_maps.embedding_filters`.
     """
     filters = _numpy(filters)
     number, height, width, channels = filters.shape
     rows = math.ceil(number / columns)
     empty = np.ones((rows * columns - number, height, width, channels))
     tiles = np.concatenate([filters, empty]).reshape(rows, columns, height, width, channels)
-    fig = Figure(figsize=(columns, rows * height / width), layout="compressed")
+    fig = Figure(figsize=(columns, rows * height / width + 0.4), layout="compressed")
     ax = fig.subplots()
     ax.imshow(np.broadcast_to(tiles := _mosaic(tiles, 1, fill=1), (*tiles.shape[:2], 3)))
+    ax.set_title(f"principal components 1 to {number} of the patch filters")
     ax.set_axis_off()
     return fig

@@ -33,8 +33,8 @@ SAVE_EVERY = 30  # seconds: what a power cut costs at most
 class TrainingConfig:
     """Everything that decides how a run goes, apart from the model and the pictures.
 
-    Give a budget in `epochs` (passes over the training pictures) or in `minutes`; minutes become a number of steps
-    once, at the start. `optimizer` is "adamw", or "muon" for the matrices of the blocks with AdamW for the rest.
+    Give a budget in `epochs` (passes over the training pictures) or in `minutes`; minutes become a number of
+    steps at the start. `optimizer` is "adamw", or "muon" for the blocks' matrices and AdamW for the rest.
     Learning rates rise over the first `warmup` share of the steps, then fall to 0 along half a cosine.
     `precision` is "fp32", "bf16", or "auto": whichever this machine does faster.
     """
@@ -82,8 +82,8 @@ class TrainingConfig:
 class TrainingResult:
     """What a run left behind.
 
-    `history` is a list of dicts: step, epoch, minutes, learning_rate (its share of the full one), train_loss, and at
-    some of the steps validation_loss and validation_accuracy (None at the others). `directory` holds
+    `history` is a list of dicts: step, epoch, minutes, learning_rate (its share of the full one), train_loss,
+    and at some of the steps validation_loss and validation_accuracy (None at the others). `directory` holds
     model.safetensors, history.csv, config.json, and last.safetensors to go on from.
     """
 
@@ -107,7 +107,7 @@ class Evaluation:
     probabilities: torch.Tensor
 
 
-# --- the run ---------------------------------------------------------------------------------------------------
+# --- the run ------------------------------------------------------------------------------------------------
 
 
 def train(model, train_data, validation_data, config, directory, on_log=None):
@@ -116,7 +116,7 @@ def train(model, train_data, validation_data, config, directory, on_log=None):
     `on_log(history)` is called after every new row, for instance to draw the curves. Interrupting (the stop
     button, Ctrl-C) ends the run after the step at hand, saves it, and returns with `finished=False`.
     Raises ValueError where model, data and the run in the directory do not fit each other, FloatingPointError
-    where the loss is no longer a number, OSError where the disk refuses; the last good checkpoint stays intact.
+    where the loss is no longer a number, OSError where the disk refuses; the last checkpoint stays intact.
     Source: paper section 4.1 and appendix B.1; lesson 07.
     """
     check_classes(model, train_data)
@@ -148,7 +148,7 @@ def train(model, train_data, validation_data, config, directory, on_log=None):
         run.save(model, optimizers)
     model.eval()
     if not run.finished:
-        print(f"Stopped at step {run.step} of {run.total_steps}. Nothing is lost: run the same again to go on.")
+        print(f"Stopped at step {run.step} of {run.total_steps}. Nothing is lost: run the same to go on.")
     return TrainingResult(run.history, run.finished, run.directory)
 
 
@@ -170,9 +170,9 @@ def training_step(model, optimizers, batches, run, config):
     norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
     if not (loss + norm).isfinite():
         raise FloatingPointError(
-            f"The loss is {loss.item()} and the gradient norm {norm.item()} at step {run.step}, with learning "
-            f"rate {config.learning_rate * factor:.2g}. Usual causes: a learning rate that is too high, no "
-            f"warm-up, pictures that are not normalised. A checkpoint in {run.directory} is from before. "
+            f"The loss is {loss.item()} and the gradient norm {norm.item()} at step {run.step}, with a "
+            f"learning rate of {config.learning_rate * factor:.2g}. Usual causes: too high a learning rate, "
+            f"no warm-up, pictures that are not normalised. A checkpoint in {run.directory} is from before. "
             "Change the configuration, build the model anew and start in another directory."
         )
     for optimizer in optimizers:
@@ -226,7 +226,7 @@ class Batches:
     def __init__(self, data, batch_size, config, device):
         self.images, self.labels = data.images.to(device), data.labels.to(device)
         self.batch_size, self.config, self.device = batch_size, config, device
-        self.per_epoch = len(data) // batch_size  # whole batches; the few pictures left over differ every epoch
+        self.per_epoch = len(data) // batch_size  # the few pictures left over differ every epoch
         self.epoch = None
 
     def get(self, step):
@@ -234,7 +234,8 @@ class Batches:
         epoch, place = divmod(step, self.per_epoch)
         if epoch != self.epoch:
             generator = torch.Generator().manual_seed(seed_of(self.config.seed, epoch))
-            self.epoch, self.order = epoch, torch.randperm(len(self.images), generator=generator).to(self.device)
+            order = torch.randperm(len(self.images), generator=generator)
+            self.epoch, self.order = epoch, order.to(self.device)
         indices = self.order[place * self.batch_size : (place + 1) * self.batch_size]
         images = self.images[indices]
         if self.config.augment:
@@ -247,7 +248,7 @@ def seed_of(seed, number):
     return (seed * 1_000_003 + number) % 2**63
 
 
-# --- where a run stands, and how it is kept --------------------------------------------------------------------
+# --- where a run stands, and how it is kept -----------------------------------------------------------------
 
 
 @dataclass
@@ -292,7 +293,7 @@ class Run:
         return self.reached(HISTORY_ROWS) or self.evaluation_is_due()
 
     def reached(self, parts):
-        """Whether this step is the first in a new one of so many equal parts of the run; the last step always is."""
+        """Whether this step completes one of so many equal parts of the run; the last step always does."""
         return self.step * parts // self.total_steps > (self.step - 1) * parts // self.total_steps
 
     def save_is_due(self):
@@ -317,7 +318,8 @@ class Run:
     def summary(self):
         """The last row in a few words, for the progress bar."""
         text = f"loss {self.history[-1]['train_loss']:.2f}"
-        measured = [row["validation_accuracy"] for row in self.history if row["validation_accuracy"] is not None]
+        accuracy = [row["validation_accuracy"] for row in self.history]
+        measured = [value for value in accuracy if value is not None]
         return text + f", val {measured[-1]:.1%}" if measured else text
 
     def save(self, model, optimizers):
@@ -374,7 +376,7 @@ def begin_or_resume(directory, model, optimizers, train_data, config):
     for name in STORED:
         setattr(run, name, about[name])
     if run.finished:
-        print(f"The run in {directory} has done all of its {run.total_steps} steps: nothing is left to train.")
+        print(f"The run in {directory} has done all its {run.total_steps} steps: nothing is left to train.")
     else:
         print(f"Going on from step {run.step} of {run.total_steps} in {directory}.")
     return run
@@ -412,7 +414,7 @@ def interruptible():
         signal.signal(signal.SIGINT, before)
 
 
-# --- what the machine does fastest -----------------------------------------------------------------------------
+# --- what the machine does fastest --------------------------------------------------------------------------
 
 
 def pick_device(name="auto"):
@@ -461,7 +463,7 @@ def steps_in(minutes, model, batches, validation_data, run):
     return max(1, int((60 * minutes - min(evaluations, 30 * minutes)) / step))
 
 
-# --- measuring -------------------------------------------------------------------------------------------------
+# --- measuring ----------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -497,8 +499,8 @@ def check_classes(model, data):
     number = len(data.classes)
     if number != model.config["num_classes"]:
         raise ValueError(
-            f"The model has num_classes={model.config['num_classes']}, the data {number} classes: "
-            f"{', '.join(data.classes)}. Build the model with num_classes={number}, or use the data it was made for."
+            f"The model has num_classes={model.config['num_classes']}, the data {number} classes "
+            f"({', '.join(data.classes)}). Build the model with num_classes={number}, or take its own data."
         )
     if len(data) == 0:
         raise ValueError("There are no pictures in the data.")

@@ -5,7 +5,7 @@ from torch import nn
 
 from vitlib.class_token import ClassToken
 from vitlib.encoder import Encoder
-from vitlib.patch_embedding import PatchEmbedding, as_pair
+from vitlib.patch_embedding import PatchEmbedding, as_pair, patch_grid
 from vitlib.positional_encoding import (
     FixedPositionalEncoding,
     LearnedPositionalEncoding,
@@ -91,15 +91,15 @@ class VisionTransformer(nn.Module):
         `mode` is one of those of `resize_positional_embedding`. The patch size stays: a larger image has more tokens.
         Source: paper section 3.2.
         """
-        config = self.config
-        new = PatchEmbedding(image_size, config["patch_size"], config["in_channels"], config["embed_dim"])
-        new.projection = self.patch_embedding.projection
-        if not isinstance(self.positional_encoding, nn.Identity):
-            encoding = self.positional_encoding
+        patches, encoding = self.patch_embedding, self.positional_encoding
+        new_grid = patch_grid(image_size, patches.patch_size)
+        if not isinstance(encoding, nn.Identity):
             encoding.positional_embedding.data = resize_positional_embedding(
-                encoding.positional_embedding.data, self.grid, new.grid, self.num_prefix_tokens, mode
+                encoding.positional_embedding.data, self.grid, new_grid, self.num_prefix_tokens, mode
             )
-        self.patch_embedding = new
+            encoding.positional_embedding.grad = None  # of the old shape
+        patches.image_size, patches.grid = as_pair(image_size), new_grid
+        patches.num_patches = new_grid[0] * new_grid[1]
         self.config["image_size"] = as_pair(image_size)
         return self
 

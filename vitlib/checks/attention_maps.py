@@ -20,17 +20,17 @@ def _(answer):
     got = answer(attention)
     explain(
         got,
-        (stacked[..., 1:, 0], "this is column 0: who reads the class token. What the class token reads is row 0."),
-        (stacked[..., 0, :], "column 0 is still there: what the class token reads from itself. It has no patch, so drop it."),
-        (stacked[..., -1, 1:], "this is the last row, which belongs to the last patch. The class token comes first."),
-        (stacked[..., -1, :-1], "this is the last row without the last column. The class token comes first: row 0."),
-        (stacked[..., 0, :-1], "the last column is missing, but it is the first one that belongs to the class token."),
+        (stacked[..., 1:, 0], "this is column 0, who reads the class token. Take row 0, what it reads."),
+        (stacked[..., 0, :], "column 0 is still there: the class token itself, which is no patch."),
+        (stacked[..., -1, 1:], "this is the last row, the last patch. The class token comes first."),
+        (stacked[..., -1, :-1], "this is the last row without the last column. The class token comes first."),
+        (stacked[..., 0, :-1], "the last column is missing, but the class token is the first one."),
         (want.mean(dim=2), "the heads are averaged. Keep them apart: (B, depth, num_heads, N)."),
-        (want.transpose(0, 1), "the layers come first. The result should be (B, depth, num_heads, N): stack with dim=1."),
+        (want.transpose(0, 1), "the layers come first, not the images: stack with dim=1."),
         (want[:, -1], "this is the last layer only. Stack all of them: (B, depth, num_heads, N)."),
     )  # fmt: skip
     if isinstance(got, list | tuple):
-        raise NotYet(f"this is a {type(got).__name__} of {len(got)} layers. Make it one tensor with torch.stack(..., dim=1).")
+        raise NotYet(f"this is a {type(got).__name__} of {len(got)}. Make it one tensor, torch.stack(..., 1).")
     equal("the result", got, want)
     return "row 0 of every layer and head, without column 0."
 
@@ -46,20 +46,21 @@ def _(answer):
     mean = [layer.mean(dim=1) for layer in attention]
     half = [(layer + torch.eye(5)) / 2 for layer in mean]  # rows sum to 1
     right = half[2] @ half[1] @ half[0]
+    each_head = torch.stack([follow([layer[:, head] for layer in attention]) for head in range(4)], dim=1)
+    largest, summed = (follow([fuse(layer, 1) for layer in attention]) for fuse in (torch.amax, torch.sum))
     explain(
         got,
-        (mean[2] @ mean[1] @ mean[0], "the identity is missing: in a residual connection each token also keeps itself."),
-        (8 * right, "the rows sum to 8 after three layers. Scale each row of A + I to sum 1 before you multiply."),
-        (half[0] @ half[1] @ half[2], "the layers are multiplied in the wrong order. The last layer stands leftmost."),
-        (right.transpose(1, 2), "rows and columns are exchanged: the rows do not sum to 1. Rows are the tokens that read."),
+        (mean[2] @ mean[1] @ mean[0], "the identity is missing: each token also keeps itself (residual)."),
+        (8 * right, "the rows sum to 8. Scale each row of A + I to sum 1 before you multiply."),
+        (half[0] @ half[1] @ half[2], "the layers stand in the wrong order. The last one stands leftmost."),
+        (right.transpose(1, 2), "rows and columns are exchanged: here the columns sum to 1."),
         (sum(half) / 3, "the layers are averaged. One after the other means a matrix product, not a mean."),
         (math.prod(half), "* multiplies entry by entry. A walk through the layers is a matrix product, @."),
         (right[:, 0], "this is the class token's row alone. Give the whole matrix (B, T, T)."),
         (right[:, 0, 1:], "this is the class token's row alone. Give the whole matrix (B, T, T)."),
-        (torch.stack([follow(layers) for layers in zip(*(layer.unbind(1) for layer in attention), strict=True)], dim=1),
-         "every head is rolled out on its own. Average the heads of each layer first."),
-        (follow([layer.amax(dim=1) for layer in attention]), "this is the largest head. Take the mean over the heads."),
-        (follow([layer.sum(dim=1) for layer in attention]), "the heads are summed. Take their mean, or the identity counts too little."),
+        (each_head, "every head is rolled out on its own. Average the heads of each layer first."),
+        (largest, "this takes the largest of the heads. Take their mean."),
+        (summed, "the heads are summed. Take their mean, or the identity counts too little."),
     )  # fmt: skip
     equal("the result", got, walk_all_paths(attention))
     return "the sum over all paths through the layers, and every row sums to 1."
@@ -78,27 +79,29 @@ def _(answer):
                 "9 tokens meet 8 patches. Leave the class token out of rows and columns: layer[:, :, 1:, 1:]."
             ) from error
         raise
-    unscaled = torch.stack([layer[:, :, 1:, 1:].sum(dim=-1) for layer in attention], dim=1)  # (B, depth, heads, N)
+    sums = attention[0][:, :, 1:, 1:].sum(dim=-1)
+    unscaled, last_left_out, steps = (
+        distance(attention, grid, patch_size, **mistake)
+        for mistake in ({"rescale": False}, {"last": True}, {"power": 1})
+    )
     explain(
         got,
-        (right / patch_size, f"this is in patches. Multiply by patch_size: a patch is {patch_size} pixels wide."),
-        (distance(attention, grid, patch_size, rescale=False),
-         "the rows are not scaled to sum 1 again. Without the class token's column they sum to "
-         f"{unscaled.min():.2f} to {unscaled.max():.2f}."),
-        (distance(attention, (4, 2), patch_size), "rows and columns of the grid are exchanged. grid is (rows, columns)."),
-        (distance(attention, grid, patch_size, last=True), "the last token is left out. The class token is the first one."),
-        (distance(attention, grid, patch_size, power=1), "this adds the steps down and the steps across. The straight line is "
-         "the square root of the sum of their squares."),
+        (right / patch_size, "this is in patches. Multiply by patch_size."),
+        (unscaled, "the rows are not scaled to sum 1 again. Without the class token's column they sum to "
+         f"{sums.min():.2f} ... {sums.max():.2f}."),
+        (distance(attention, (4, 2), patch_size), "the grid's sides are exchanged. It is (rows, columns)."),
+        (last_left_out, "the last token is left out. The class token is the first one."),
+        (steps, "this adds the way down and the way across. A straight line is shorter: Pythagoras."),
         (right.mean(dim=0), "the images are averaged. Keep one number for each: (B, depth, num_heads)."),
         (right.mean(dim=2), "the heads are averaged. Keep one number for each: (B, depth, num_heads)."),
-        (right.transpose(0, 1), "the layers come first. The result should be (B, depth, num_heads): stack with dim=1."),
+        (right.transpose(0, 1), "the layers come first, not the images: stack with dim=1."),
         (8 * right, "the reading patches are summed. Take their mean."),
     )  # fmt: skip
     equal("the result", got, right)
     return "in pixels, on a grid of 2 rows and 4 columns, without the class token."
 
 
-# --- helpers --------------------------------------------------------------------------------------------------------
+# --- helpers ------------------------------------------------------------------------------------------------
 
 
 def random_attention(depth, batch, heads, tokens):
@@ -109,19 +112,20 @@ def random_attention(depth, batch, heads, tokens):
 def explain(got, *mistakes):
     """Refuse an answer that is one of the known mistakes, pairs (what it gives, words)."""
     for wrong, words in mistakes:
-        if torch.is_tensor(got) and got.shape == wrong.shape and torch.allclose(got.float(), wrong, atol=1e-5):
+        same_shape = torch.is_tensor(got) and got.shape == wrong.shape
+        if same_shape and torch.allclose(got.float(), wrong, atol=1e-5):
             raise NotYet(words)
 
 
 def explain_failure(answer, attention):
-    """An answer that fails for two images and not for one divides by row sums that lost their last dimension."""
+    """Works for one image and not for two: most likely it divides by row sums that lost their dimension."""
     try:
         answer(tuple(layer[:1] for layer in attention))
     except Exception:
         return
     raise NotYet(
-        "it works for one image and stops for two. Does sum(dim=-1) keep its dimension? (B, T, T) divided by (B, T) "
-        "lines up columns, not rows: use keepdim=True."
+        "it works for one image and stops for two. Does sum(dim=-1) keep its dimension? (B, T, T) divided by "
+        "(B, T) lines up columns, not rows: use keepdim=True."
     )
 
 
@@ -135,7 +139,7 @@ def follow(layers):
 
 
 def walk_all_paths(attention):
-    """Rollout without a matrix product: the weights along each path multiply, and all paths from i to j add up."""
+    """Rollout without a matrix product: weights along a path multiply, paths from i to j add up."""
     tokens = attention[0].shape[-1]
     steps = [((layer.double().mean(dim=1) + torch.eye(tokens)) / 2).tolist() for layer in attention]
 

@@ -1,0 +1,478 @@
+"""plots: what is drawn is what was passed in, and everything can be read. Content is tested, not pixels."""
+
+import base64
+import importlib
+import io
+import itertools
+import sys
+
+import matplotlib
+import matplotlib.style
+import numpy as np
+import pytest
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
+from PIL import Image
+
+from vitlib import plots
+
+RANDOM = np.random.RandomState(0)
+CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+PICTURE = RANDOM.randint(0, 256, (3, 32, 64), dtype=np.uint8)
+PICTURES = torch.tensor(RANDOM.randint(0, 256, (7, 3, 32, 32), dtype=np.uint8))
+FIXED = np.linspace(0, 0.7, 8).reshape(2, 4)
+PROBABILITIES = torch.tensor(RANDOM.dirichlet(np.ones(10), 7))
+COUNTS = torch.tensor(RANDOM.randint(0, 1000, (10, 10)))
+ROWS = [
+    {"epoch": e / 4, "train_loss": 3 / (e + 1), "validation_loss": None if e % 4 else 4 / (e + 1)}
+    for e in range(60)
+]
+SHARES = {
+    "trained": (np.linspace(0.2, 0.7, 6), np.full(6, 0.02)),
+    "untrained": (np.full(6, 0.2), np.full(6, 0.01)),
+}
+
+
+def attention(*shape):
+    """Random rows that sum to 1, in bfloat16, which NumPy has not."""
+    return torch.tensor(RANDOM.dirichlet(np.full(shape[-1], 0.3), shape[:-1])).bfloat16()
+
+
+FIGURES = {
+    "pictures": lambda: plots.picture_grid(PICTURES, CLASSES[:7], columns=4),
+    "one picture": lambda: plots.picture_grid(PICTURE[None]),
+    "many pictures": lambda: plots.picture_grid(PICTURES[[0] * 16], ["automobile"] * 16),
+    "predictions": lambda: plots.predictions(PICTURES, [1] * 7, PROBABILITIES, CLASSES),
+    "class bars": lambda: plots.class_bars(PROBABILITIES[0], CLASSES, true=3),
+    "confusion": lambda: plots.confusion_matrix(COUNTS, CLASSES),
+    "confusion of 2": lambda: plots.confusion_matrix(COUNTS[:2, :2], ["cat", "a long class name"]),
+    "confusion of 80": lambda: plots.confusion_matrix(
+        np.eye(80, dtype=int), [f"class {i}" for i in range(80)]
+    ),
+    "curves": lambda: plots.curves(ROWS, "epoch", {"loss": ["train_loss", "validation_loss"]}),
+    "curves of 1 point": lambda: plots.curves(
+        ROWS[:1], "epoch", {"loss": ["train_loss"], "more": ["train_loss"]}
+    ),
+    "learning rate": lambda: plots.learning_rate_schedule(1e-3 * np.sin(np.linspace(0.1, 3, 900))),
+    "overlay": lambda: plots.attention_overlay(PICTURE, attention(2, 4)),
+    "overlays": lambda: plots.attention_overlay(
+        PICTURE,
+        {f"layer {i}, mean of all heads": attention(8, 8) for i in range(6)},
+        "attention of the class token",
+    ),
+    "grid": lambda: plots.attention_grid(attention(6, 6, 64).view(6, 6, 8, 8)),
+    "grid with picture": lambda: plots.attention_grid(attention(6, 6, 64).view(6, 6, 8, 8), PICTURE),
+    "grid 12 x 12": lambda: plots.attention_grid(attention(12, 12, 196).view(12, 12, 14, 14)),
+    "grid 24 x 16": lambda: plots.attention_grid(attention(24, 16, 196).view(24, 16, 14, 14), PICTURE),
+    "grid 1 x 1": lambda: plots.attention_grid(attention(1, 1, 10).view(1, 1, 2, 5)),
+    "matrix": lambda: plots.attention_matrix(attention(65, 65)),
+    "small matrix": lambda: plots.attention_matrix(attention(3, 3), num_prefix_tokens=0),
+    "distance": lambda: plots.distance_by_depth(
+        {"trained": RANDOM.rand(6, 6), "untrained": RANDOM.rand(6, 6)}, 0.5
+    ),
+    "entropy": lambda: plots.entropy_by_depth({"trained": RANDOM.rand(12, 12)}),
+    "share": lambda: plots.share_by_layer(SHARES, chance=0.2),
+    "similarity": lambda: plots.positional_similarity_grid(RANDOM.uniform(-1, 1, (8, 8, 8, 8))),
+    "wide similarity": lambda: plots.positional_similarity_grid(RANDOM.uniform(-1, 1, (2, 4, 2, 4))),
+    "filters": lambda: plots.rgb_filters(RANDOM.rand(28, 4, 4, 3)),
+    "grey filters": lambda: plots.rgb_filters(RANDOM.rand(10, 7, 7, 1)),
+}
+
+
+def drawn(fig):
+    canvas = FigureCanvasAgg(fig)
+    fig.set_dpi(100)
+    canvas.draw()
+    return canvas.get_renderer()
+
+
+def shown_tick_labels(axis):
+    low, high = sorted(axis.get_view_interval())
+    pairs = zip(axis.get_ticklabels(), axis.get_ticklocs())
+    return [label for label, place in pairs if label.get_text() and low <= place <= high]
+
+
+def shown_texts(fig):
+    """All that can be read in a figure. Matplotlib keeps many more tick labels than it shows."""
+    for ax in fig.axes:
+        ticks = {label for axis in (ax.xaxis, ax.yaxis) for label in axis.get_ticklabels(which="both")}
+        axis_texts = {text for axis in (ax.xaxis, ax.yaxis) for text in axis.findobj(Text)}
+        if ax.axison:
+            for axis in (ax.xaxis, ax.yaxis):
+                yield from shown_tick_labels(axis)
+                yield axis.label
+        yield from (text for text in ax.findobj(Text) if text not in ticks | axis_texts)
+    yield from (text for legend in fig.legends for text in legend.get_texts())
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_everything_can_be_read(name):
+    """At least 11 points, at most 9 inches, nothing cut off at the edge, a name on every axis and scale, no
+    tick labels or titles on top of each other."""
+    fig = FIGURES[name]()
+    renderer = drawn(fig)
+    assert fig.get_figwidth() <= 9.001 and fig.get_figheight() <= 9
+    assert fig.get_facecolor() == (1, 1, 1, 1)
+    texts = [text for text in shown_texts(fig) if text.get_text().strip()]
+    for text in texts:
+        assert text.get_fontsize() >= 11, text
+        box = text.get_window_extent(renderer)
+        assert fig.bbox.x0 - 1 < box.x0 and box.x1 < fig.bbox.x1 + 1, text
+        assert fig.bbox.y0 - 1 < box.y0 and box.y1 < fig.bbox.y1 + 1, text
+    groups = [[ax.title for ax in fig.axes if ax.get_title()]]
+    for ax in fig.axes:
+        if ax.get_label() == "<colorbar>":
+            assert ax.get_ylabel() or ax.get_xlabel()
+        elif ax.axison:
+            for axis, label in ((ax.xaxis, ax.get_xlabel()), (ax.yaxis, ax.get_ylabel())):
+                words = [text.get_text() for text in shown_tick_labels(axis)]
+                assert label or all(word[0].isalpha() for word in words)  # names on the ticks need no other
+        if ax.axison:
+            groups += [shown_tick_labels(ax.xaxis), shown_tick_labels(ax.yaxis)]
+    for group in groups:
+        boxes = [text.get_window_extent(renderer) for text in group if not text.get_rotation()]
+        for one, two in itertools.combinations(boxes, 2):
+            assert not one.overlaps(two)
+
+
+def test_the_readers_settings_stay_as_they_were_and_do_not_matter():
+    """Catches settings changed at import or left behind, and a dark notebook theme turning figures dark."""
+    with matplotlib.style.context("dark_background"):
+        before = dict(matplotlib.rcParams)
+        importlib.reload(plots)
+        fig = FIGURES["curves"]()
+        assert dict(matplotlib.rcParams) == before
+        buffer = io.BytesIO()
+        fig.savefig(buffer, facecolor=fig.get_facecolor())
+    assert np.asarray(Image.open(buffer).convert("L"))[0].min() == 255
+    assert fig.axes[0].xaxis.label.get_color() == "black"
+
+
+def test_one_colour_one_meaning():
+    assert plots.COLORS == {
+        "class_token": "#D55E00",
+        "patch": "#56B4E9",
+        "position": "#009E73",
+        "query": "#0072B2",
+        "key": "#E69F00",
+        "value": "#CC79A7",
+        "neutral": "#666666",
+    }
+
+
+# --- show and describe --------------------------------------------------------------------------------------
+
+
+def test_show_gives_a_png_with_alternative_text_and_numbers(monkeypatch):
+    calls = []
+    monkeypatch.setattr(plots, "display", lambda *args, **kwargs: calls.append((*args, kwargs)))
+    assert plots.show(FIGURES["grid"](), alt="Six by six maps.") is None
+    ((data, options),) = calls
+    assert options["metadata"]["image/png"]["alt"] == "Six by six maps."
+    picture = Image.open(io.BytesIO(base64.b64decode(data["image/png"])))
+    assert data["text/plain"].startswith(f"Figure {picture.width}x{picture.height}: Six by six maps.\n")
+    assert "head | layer: image 53x53 0.00" in data["text/plain"]
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    assert pyplot is None or not pyplot.get_fignums()  # a notebook would show it a second time
+
+
+def text_of(array):
+    fig = plots.Figure()
+    fig.subplots().imshow(array)
+    return plots.describe(fig)
+
+
+def test_float_noise_does_not_change_the_description():
+    """Catches three significant digits of a mean near zero, and decimals that jump at powers of ten."""
+    image = RANDOM.randn(8, 8)
+    image -= image.mean()
+    for noise in 1e-7 * RANDOM.randn(20, 8, 8):
+        assert text_of(image + noise) == text_of(image)
+    assert (
+        text_of(np.full((2, 2), 1 - 1e-7)) == text_of(np.full((2, 2), 1 + 1e-7)) == text_of(np.ones((2, 2)))
+    )
+    assert text_of(1e-8 * image) == text_of(np.zeros((8, 8))) == "  0 : image 8x8 all 0.00000"
+
+
+def test_changed_data_change_the_description():
+    """Catches a description that only knows range and mean: flips and swaps keep those."""
+    maps = RANDOM.rand(2, 3, 4, 4) / 17
+    swapped = maps[:, [1, 0, 2]]
+    assert (
+        len({plots.describe(plots.attention_grid(m)) for m in (maps, swapped, maps[..., ::-1], 1.01 * maps)})
+        == 4
+    )
+    pictures = [PICTURE, PICTURE[:, ::-1], PICTURE[::-1], PICTURE // 2]
+    assert len({plots.describe(plots.picture_grid([p])) for p in pictures}) == 4
+    bars = [(PROBABILITIES[0], CLASSES), (PROBABILITIES[1], CLASSES), (PROBABILITIES[0], CLASSES[::-1])]
+    assert len({plots.describe(plots.class_bars(*b)) for b in bars}) == 3
+    heads = RANDOM.rand(6, 4)
+    assert (
+        len({plots.describe(plots.distance_by_depth({"a": h})) for h in (heads, heads[::-1], heads + 0.01)})
+        == 3
+    )
+    lines = [{"t": [1, 2, 3], "y": y} for y in ([3, 2, 1], [1, 2, 3], [3, 2, 0.9])]
+    assert len({plots.describe(plots.curves(line, "t", {"y": ["y"]})) for line in lines}) == 3
+
+
+def test_description_names_what_is_drawn():
+    text = plots.describe(FIGURES["share"]())
+    assert "layer | share of attention on the object" in text and "'chance'" in text
+    assert "'train loss' x 0.0..14.8" in plots.describe(FIGURES["curves"]())
+    text = plots.describe(plots.attention_overlay(PICTURE, FIXED))
+    assert "0 picture: picture 32x64 r 0.0..255.0" in text and "attention: scale 0.00" in text
+    assert f"..{np.max(FIXED):.3f} mean" in text.splitlines()[-1]  # lies on its side: the numbers are its x
+    assert "deer" in plots.describe(FIGURES["confusion"]())
+    assert plots.describe(plots.picture_grid(PICTURES[:1])).count("picture 32x32") == 1
+
+
+# --- pictures and predictions -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pictures_may_have_their_channels_first_or_last(channels):
+    """Catches height and width swapped, and a picture drawn in another's place."""
+    first = RANDOM.randint(0, 256, (7, channels, 5, 9), dtype=np.uint8)
+    for images in (first, torch.tensor(first), np.moveaxis(first, 1, -1), list(first)):
+        fig = plots.picture_grid(images, [str(i) for i in range(7)], columns=3)
+        assert [ax.get_title() for ax in fig.axes] == [*"0123456", "", ""]
+        for ax, image in zip(fig.axes, first):
+            np.testing.assert_array_equal(
+                ax.images[0].get_array(), np.moveaxis(image, 0, -1).repeat(3 // channels, -1)
+            )
+
+
+def test_pictures_of_different_sizes():
+    fig = plots.picture_grid([PICTURE, PICTURES[0]], ["wide", "square"])
+    assert [ax.images[0].get_array().shape for ax in fig.axes] == [(32, 64, 3), (32, 32, 3)]
+
+
+def test_what_is_not_a_picture_is_refused():
+    for wrong in (PICTURES / 255, PICTURES[0], PICTURES[:, :2], torch.zeros(2, 4, 4, 4, dtype=torch.uint8)):
+        with pytest.raises(ValueError, match="Expected a uint8 picture"):
+            plots.picture_grid(wrong)
+
+
+def test_predictions_say_what_is_right():
+    probabilities = torch.tensor([[0.1, 0.9, 0], [0.2, 0.3, 0.5]])
+    fig = plots.predictions(PICTURES[:2], torch.tensor([1, 0]), probabilities, ["cat", "dog", "ship"])
+    assert [ax.get_title() for ax in fig.axes] == ["✓ dog 90%", "✗ ship 50%\ntrue: cat"]
+    assert [ax.title.get_fontweight() for ax in fig.axes] == ["normal", "bold"]
+
+
+def test_class_bars_are_the_five_likeliest():
+    (ax,) = plots.class_bars(torch.tensor([0.05, 0.4, 0.02, 0.3, 0.2, 0.03]), list("abcdef"), true=3).axes
+    widths = [bar.get_width() for bar in ax.patches]
+    assert widths == pytest.approx([0.4, 0.3, 0.2, 0.05, 0.03])
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["b", "d (true)", "e", "a", "f"]
+    assert ax.yaxis_inverted() and [text.get_text() for text in ax.texts][:2] == ["40.0%", "30.0%"]
+    assert len(plots.class_bars([0.3, 0.7], ["cat", "dog"]).axes[0].patches) == 2  # fewer than five
+
+
+def test_confusion_matrix_writes_every_count_where_it_belongs():
+    """Catches rows and columns swapped, and colours by count, where a large class outshines the others."""
+    counts = np.array([[8, 2, 0], [1, 0, 1], [0, 0, 0]])
+    ax, _ = plots.confusion_matrix(counts, ["cat", "dog", "ship"]).axes
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("predicted class", "true class")
+    assert {(text.get_position()[::-1], text.get_text()) for text in ax.texts} == {
+        (index, str(count)) for index, count in np.ndenumerate(counts)
+    }
+    np.testing.assert_allclose(ax.images[0].get_array(), [[0.8, 0.2, 0], [0.5, 0, 0.5], [0, 0, 0]])
+    assert ax.images[0].get_clim() == (0, 1)
+    for labels in (ax.get_xticklabels(), ax.get_yticklabels()):
+        assert [label.get_text() for label in labels] == ["cat", "dog", "ship"]
+    colors = {text.get_text(): text.get_color() for text in ax.texts}
+    assert colors["8"] == "black" and colors["0"] == "white"  # on yellow, on dark blue
+
+
+# --- training -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("as_rows", [True, False])
+def test_curves_skip_what_was_not_measured(as_rows):
+    history = {
+        "step": [10, 20, 30],
+        "train_loss": [3, 2, 1],
+        "validation_loss": [None, 2.5, np.nan],
+        "acc": [0, 0, 1],
+    }
+    if as_rows:
+        history = [dict(zip(history, values)) for values in zip(*history.values())]
+    loss, accuracy = plots.curves(
+        history, "step", {"loss": ["train_loss", "validation_loss"], "accuracy": ["acc"]}
+    ).axes
+    assert [line.get_xydata().tolist() for line in loss.lines] == [[[10, 3], [20, 2], [30, 1]], [[20, 2.5]]]
+    assert [text.get_text() for text in loss.get_legend().get_texts()] == ["train loss", "validation loss"]
+    assert [ax.get_ylabel() for ax in (loss, accuracy)] == [
+        "loss",
+        "accuracy",
+    ] and loss.get_xlabel() == "step"
+
+
+def test_learning_rate_schedule_counts_steps_from_1():
+    (ax,) = plots.learning_rate_schedule([0.1, 0.2, 0.15]).axes
+    assert ax.lines[0].get_xydata().tolist() == [[1, 0.1], [2, 0.2], [3, 0.15]]
+    assert [text.get_text() for text in ax.texts] == ["0.2 at step 2"]
+
+
+# --- attention ----------------------------------------------------------------------------------------------
+
+
+def test_a_bright_patch_colours_exactly_its_own_square():
+    """The top-right patch of a 32x64 picture. Catches smoothing, an edge off by a pixel, swapped sides."""
+    weights = torch.zeros(2, 4)
+    weights[0, 3] = 0.3
+    dark, lit = plots.overlay(PICTURE, 0 * weights), plots.overlay(PICTURE, weights)
+    changed = (dark != lit).any(axis=-1)
+    assert dark.shape == (32, 64, 3) and dark.dtype == np.uint8
+    expected = np.zeros((32, 64), dtype=bool)
+    expected[:16, 48:] = True
+    np.testing.assert_array_equal(changed, expected)
+
+
+def test_overlay_lies_on_a_photograph_larger_than_the_models_input():
+    """Full resolution, where the grid divides the picture and where it does not."""
+    weights = RANDOM.rand(8, 8)
+    np.testing.assert_array_equal(
+        plots.spread_over_pixels(weights, 304, 448), np.kron(weights, np.ones((38, 56)))
+    )
+    ours = plots.spread_over_pixels(weights, 451, 300)
+    for row, column in itertools.product(range(451), range(300)):
+        assert ours[row, column] == weights[int((row + 0.5) / (451 / 8)), int((column + 0.5) / (300 / 8))]
+    photo = RANDOM.randint(0, 256, (451, 300, 3), dtype=np.uint8)
+    assert plots.overlay(photo, weights).shape == photo.shape
+
+
+def test_overlay_shows_picture_and_weight():
+    """White and black pixels under the same weight differ; equal pixels under different weights differ;
+    weights past the top do not wrap around."""
+    photo = np.zeros((1, 2, 4), dtype=np.uint8)
+    photo[0, 0] = 255
+    (white, black) = plots.overlay(photo, np.array([[0, 0.5, 1, 2]]), top=1)
+    assert (white[:, :].astype(int) - black[:, :] == 102).all()  # 0.4 of 255
+    assert len({tuple(pixel) for pixel in black[:3].tolist()}) == 3 and (black[2] == black[3]).all()
+    viridis = 255 * np.array(matplotlib.colormaps["viridis"](1.0)[:3])
+    np.testing.assert_allclose(black[2], 0.6 * viridis, atol=1)
+
+
+def test_attention_overlay_shares_one_scale_from_zero():
+    """Catches each map scaled on its own, as most tools do."""
+    weak, strong = np.full((2, 4), 0.1), np.full((2, 4), 0.5)
+    fig = plots.attention_overlay(
+        PICTURE, {"weak": weak, "strong": strong}, label="attention of the class token"
+    )
+    picture, *maps, scale = fig.axes
+    assert [ax.get_title() for ax in (picture, *maps)] == ["picture", "weak", "strong"]
+    np.testing.assert_array_equal(picture.images[0].get_array(), np.moveaxis(PICTURE, 0, -1))
+    for ax, weights in zip(maps, (weak, strong)):
+        np.testing.assert_array_equal(ax.images[0].get_array(), plots.overlay(PICTURE, weights, top=0.5))
+    assert scale.get_xlim() == (0, 0.5) and scale.get_xlabel() == "attention of the class token"
+    assert len(plots.attention_overlay(PICTURE, weak).axes) == 3  # one map needs no dict
+
+
+def test_attention_grid_puts_every_map_in_its_place_on_one_scale():
+    """Catches layers and heads swapped, a scale that does not begin at 0, maps scaled one by one."""
+    maps = RANDOM.rand(2, 3, 4, 5) / 21
+    ax, scale = plots.attention_grid(maps).axes
+    mosaic = ax.images[0].get_array()
+    assert mosaic.shape == (2 * 4 + 1, 3 * 5 + 2)
+    for layer, head in itertools.product(range(2), range(3)):
+        rows, columns = slice(5 * layer, 5 * layer + 4), slice(6 * head, 6 * head + 5)
+        np.testing.assert_array_equal(mosaic[rows, columns], maps[layer, head])
+        assert ax.get_xticks()[head] == 6 * head + 2 and ax.get_yticks()[layer] == 5 * layer + 1.5
+    assert mosaic.mask[4].all() and mosaic.mask[:, 5].all() and mosaic.mask.sum() == mosaic.size - maps.size
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("head", "layer")
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "2", "3"]
+    assert ax.images[0].get_clim() == (0, np.quantile(maps, 0.99))
+    assert scale.lines[0].get_ydata() == pytest.approx([1 / 21, 1 / 21]) and "1/21" in scale.get_ylabel()
+
+
+def test_attention_grid_of_a_single_bright_patch():
+    """The scale would end at 0, where 99 % of the weights lie."""
+    maps = np.zeros((4, 4, 8, 8))
+    maps[3, 3, 0, 7] = 0.5
+    assert plots.attention_grid(maps).axes[0].images[0].get_clim() == (0, 0.5)
+    fig = plots.attention_grid(maps, image=PICTURE, num_prefix_tokens=0)
+    assert "1/64" in fig.axes[1].get_ylabel() and fig.axes[2].get_title() == "picture"
+    assert plots.attention_grid(maps, top=0.2).axes[0].images[0].get_clim() == (0, 0.2)
+
+
+def test_cells_of_a_grid_are_whole_pixels():
+    """Catches cells of unequal size on the screen."""
+    for shape in ((6, 6, 8, 8), (12, 12, 14, 14), (2, 3, 2, 5)):
+        fig = plots.attention_grid(RANDOM.rand(*shape))
+        drawn(fig)
+        ax = fig.axes[0]
+        down, across = ax.images[0].get_array().shape
+        width, height = ax.get_window_extent().size
+        assert width / across == pytest.approx(round(width / across)) == pytest.approx(height / down)
+
+
+def test_attention_matrix_says_which_axis_reads():
+    weights = RANDOM.dirichlet(np.ones(4), 4)
+    ax, scale = plots.attention_matrix(weights).axes
+    np.testing.assert_array_equal(ax.images[0].get_array(), weights)
+    assert ax.get_xlabel().startswith("key") and ax.get_ylabel().startswith("query")
+    assert ax.spines["bottom"].get_edgecolor() == matplotlib.colors.to_rgba(plots.COLORS["key"])
+    assert ax.spines["left"].get_edgecolor() == matplotlib.colors.to_rgba(plots.COLORS["query"])
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["class", "1", "2", "3"]
+    assert ax.get_yticklabels()[0].get_color() == plots.COLORS["class_token"]
+    assert ax.images[0].get_clim()[0] == 0 and len(ax.texts) == 16
+    assert {text.get_position()[::-1]: text.get_text() for text in ax.texts}[2, 1] == f"{weights[2, 1]:.2f}"
+    none = plots.attention_matrix(weights, num_prefix_tokens=0).axes[0]
+    assert [label.get_text() for label in none.get_xticklabels()] == ["0", "1", "2", "3"]
+    assert not plots.attention_matrix(RANDOM.rand(65, 65)).axes[0].texts  # too many numbers to read
+
+
+@pytest.mark.parametrize("function", [plots.distance_by_depth, plots.entropy_by_depth])
+def test_heads_by_depth_marks_every_head(function):
+    """Catches layers and heads swapped: 3 layers of 2 heads."""
+    values = np.array([[1, 2], [3, 4], [5, 6.0]])
+    (ax,) = function({"trained": values}, uniform=7).axes
+    mean, marks, uniform = ax.lines
+    assert marks.get_xydata().tolist() == [[1, 1], [1, 2], [2, 3], [2, 4], [3, 5], [3, 6]]
+    assert mean.get_xydata().tolist() == [[1, 1.5], [2, 3.5], [3, 5.5]] and uniform.get_ydata() == [7, 7]
+    assert ax.get_ylim()[0] == 0 < 7 < ax.get_ylim()[1] and ax.get_xlabel() == "layer"
+    assert ("pixels" in ax.get_ylabel()) != ("bits" in ax.get_ylabel())
+    (ax,) = function({"trained": values, "untrained": values}).axes
+    _, one, _, two = (line.get_xdata() for line in ax.lines)
+    assert (one != two).all() and len(ax.figure.legends[0].get_texts()) == 2
+
+
+def test_share_by_layer_draws_means_errors_and_chance():
+    (ax,) = plots.share_by_layer({"trained": ([0.2, 0.6], [0.1, 0.05])}, chance=0.25).axes
+    (bars,) = ax.containers
+    assert bars[0].get_xydata().tolist() == [[1, 0.2], [2, 0.6]]
+    ends = np.array(bars[2][0].get_segments())[:, :, 1]
+    np.testing.assert_allclose(ends, [[0.1, 0.3], [0.55, 0.65]])
+    assert ax.lines[-1].get_ydata() == [0.25, 0.25]
+    assert [text.get_text() for text in ax.figure.legends[0].get_texts()] == ["chance", "trained"]
+
+
+# --- what the weights have learned --------------------------------------------------------------------------
+
+
+def test_positional_similarity_grid_puts_every_tile_in_its_place():
+    similarity = RANDOM.uniform(-1, 1, (2, 3, 2, 3))
+    ax, scale = plots.positional_similarity_grid(similarity).axes
+    mosaic = ax.images[0].get_array()
+    for row, column in itertools.product(range(2), range(3)):
+        tile = mosaic[3 * row : 3 * row + 2, 4 * column : 4 * column + 3]
+        np.testing.assert_array_equal(tile, similarity[row, column])
+    assert ax.images[0].get_clim() == (-1, 1)  # signed values: a diverging map, centred on 0
+    assert ax.images[0].get_cmap().name == "RdBu_r"
+    assert scale.get_ylabel() == "cosine similarity"
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_rgb_filters_come_in_reading_order(channels):
+    filters = RANDOM.rand(5, 2, 4, channels)
+    (ax,) = plots.rgb_filters(torch.tensor(filters), columns=3).axes
+    mosaic = ax.images[0].get_array()
+    assert mosaic.shape == (5, 14, 3)
+    for number, picture in enumerate(filters):
+        row, column = divmod(number, 3)
+        tile = mosaic[3 * row : 3 * row + 2, 5 * column : 5 * column + 4]
+        np.testing.assert_allclose(tile, picture.repeat(3 // channels, axis=-1))
+    assert (mosaic[3:, 10:] == 1).all()  # the sixth place stays white
