@@ -1,8 +1,9 @@
-"""Explicit against fused attention on a CPU: where does each win? The rule in vitlib/attention.py comes from here.
+"""Explicit against fused attention on a CPU: the rule in vitlib/attention.py comes from here.
 
 Run from the repository's root: OMP_WAIT_POLICY=passive python benchmarks/attention.py
-One `MultiHeadAttention` layer, the number of tokens in a batch held about constant. The two ways take turns, so that
-both meet the same load from elsewhere; the fastest of many runs counts. Writes benchmarks/results/attention.md.
+One `MultiHeadAttention` layer, the number of tokens in a batch held about constant. The two ways take turns,
+so that both meet the same load from elsewhere; the fastest of many runs counts.
+Writes benchmarks/results/attention.md; takes minutes.
 """
 
 import platform
@@ -39,12 +40,14 @@ def row(embed_dim, num_heads, num_tokens, dtype, training):
         for fused in times:
             times[fused].append(seconds(layer, tokens, fused, dtype, training))
     explicit, fused = (1000 * min(times[way][2:]) for way in (False, True))  # the first two runs warm up
-    cells = [f"{embed_dim} / {num_heads}", num_tokens, batch, dtype, "training step" if training else "forward"]
+    what = "training step" if training else "forward"
+    cells = [f"{embed_dim} / {num_heads}", num_tokens, batch, dtype, what]
     return [*cells, f"{explicit:.1f}", f"{fused:.1f}", f"{explicit / fused:.2f}"]
 
 
 def main():
-    heads = ["width / heads", "tokens T", "batch", "numbers", "what", "explicit (ms)", "fused (ms)", "explicit / fused"]
+    heads = ["width / heads", "tokens T", "batch", "numbers", "what"]
+    heads += ["explicit (ms)", "fused (ms)", "explicit / fused"]
     table = [heads, ["---"] * len(heads)]
     for embed_dim, num_heads in LAYERS:
         for training in (False, True):
@@ -55,8 +58,9 @@ def main():
     lines = ["| " + " | ".join(map(str, cells)) + " |" for cells in table]
     about = (
         "# Explicit and fused attention on a CPU\n\n"
-        "One `MultiHeadAttention` layer; milliseconds, the fastest of "
-        f"{RUNS - 2} runs that alternate. Above 1 in the last column the fused kernel is faster. bf16 is autocast.\n"
+        f"One `MultiHeadAttention` layer; milliseconds, the fastest of {RUNS - 2} runs that alternate. "
+        "Above 1 in the last column the fused kernel is faster. bf16 is autocast.\n"
+        "Other work on the machine slows both ways: compare them, and not with other days.\n"
         f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}. "
         "Written by `benchmarks/attention.py`.\n\n"
     )

@@ -166,6 +166,20 @@ def test_an_interrupt_while_writing_leaves_nothing_behind(tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_file_that_cannot_be_replaced(tmp_path, monkeypatch):
+    """Windows refuses while another program holds the file. Only the renaming may touch the old one."""
+    path = save(tmp_path / "model.safetensors", which="earlier")
+
+    def refused(source, target):
+        raise PermissionError(errno.EACCES, "Access is denied")
+
+    monkeypatch.setattr(os, "replace", refused)
+    with pytest.raises(PermissionError, match="Could not write .*Access is denied"):
+        save(path, which="later")
+    assert checkpoint.load(path).notes == {"which": "earlier"}
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OSError, match="file"):

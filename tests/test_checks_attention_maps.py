@@ -2,6 +2,7 @@
 
 import functools
 
+import build_notebooks
 import pytest
 import torch
 from einops import einsum, rearrange
@@ -196,3 +197,15 @@ def test_the_independent_formulations_agree_with_vitlib():
     assert torch.allclose(ours, lesson.walk_all_paths(attention), atol=1e-6)
     ours = attention_maps.mean_attention_distance(attention, (3, 2), 5)
     assert torch.allclose(ours, lesson.distance(attention, (3, 2), 5), atol=1e-5)
+
+
+def test_the_lessons_own_solutions_pass(capsys):
+    """Fails where a folded solution is wrong, or an exercise has none."""
+    cells = build_notebooks.read_source(build_notebooks.SOURCES / "08_attention_maps.py").cells
+    scope = {"torch": torch}
+    for cell in cells:
+        if "solution" in cell.metadata.get("tags", []):
+            exec(cell.source, scope)
+    for name in WRONG:
+        printed, accepted = verdict(capsys, scope[f"{name}_solution"], name)
+        assert printed.startswith("[ok]") and accepted, printed

@@ -1,7 +1,9 @@
 """Checks of lesson 07: usual mistakes are refused in words that help, right answers pass however written."""
 
 import math
+from pathlib import Path
 
+import jupytext
 import pytest
 import torch
 from torch import nn
@@ -254,3 +256,18 @@ def test_vitlib_decays_what_the_exercise_asks_for(model):
     decayed = {id(p) for group in optimizer.param_groups if group["weight_decay"] for p in group["params"]}
     names = {name for name, parameter in model.named_parameters() if id(parameter) in decayed}
     assert names == lesson.decayed_names(model)
+
+
+def test_the_lessons_own_solutions_pass(capsys):
+    """What a learner unfolds must be right, and must be called as the lesson calls it."""
+    lesson_file = Path(__file__).parents[1] / "notebooks/src/07_train_cifar10.py"
+    cells = jupytext.read(lesson_file, fmt="py:percent").cells
+    names = {"math": math, "torch": torch}
+    for cell in cells:
+        if "solution" in cell.metadata.get("tags", []):
+            exec(cell.source, names)
+    checks.value("loss_at_start", names["loss_at_start_solution"])
+    for name in REFERENCES:
+        checks.use(names[f"{name}_solution"], REFERENCES[name])
+    said = capsys.readouterr().out
+    assert said.count("[ok]") == 4, said

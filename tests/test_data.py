@@ -583,7 +583,7 @@ def test_shapes_are_what_they_say():
     assert len(drawn.classes) == 10 and drawn.labels.dtype == torch.int64
     counts = drawn.labels.bincount(minlength=10)
     assert counts.max() - counts.min() <= 1
-    assert not torch.equal(drawn.labels, drawn.labels.sort().values)
+    assert len(drawn.labels[:1230].view(-1, 10).unique(dim=0)) > 110, "the order of the classes differs"
     pixels = data.shapes("train", 5000).images.float() / 255
     assert pixels.mean((0, 2, 3)).tolist() == pytest.approx(data.SHAPES_MEAN, abs=0.005)
     assert pixels.std((0, 2, 3)).tolist() == pytest.approx(data.SHAPES_STD, abs=0.005)

@@ -106,7 +106,7 @@ def sanitize(text):
             "train: 100%|###| 20/20 [00:03<00:00,  7.1it/s]\n",
         ),
         ("<object at 0x7f1234567890>", "<object at 0x10fabcdef>"),
-        ("/tmp/ipykernel_12/345.py:1: W", "C:\\Temp\\ipykernel_9\\1.py:1: W"),
+        ("/var/ipykernel_12/345.py:1: W", "C:\\Temp\\ipykernel_9\\1.py:1: W"),
     ],
 )
 def test_what_differs_between_two_runs_is_left_out(a, b):

@@ -58,7 +58,7 @@ FIGURES = {
     "overlay": lambda: plots.attention_overlay(PICTURE, attention(2, 4)),
     "overlays": lambda: plots.attention_overlay(
         PICTURE,
-        {f"layer {i}, mean of all heads": attention(8, 8) for i in range(6)},
+        {f"layer {i} of 6, mean of all heads": attention(8, 8) for i in range(6)},
         "attention of the class token",
     ),
     "grid": lambda: plots.attention_grid(attention(6, 6, 64).view(6, 6, 8, 8)),
@@ -74,6 +74,7 @@ FIGURES = {
     "entropy": lambda: plots.entropy_by_depth({"trained": RANDOM.rand(12, 12)}),
     "share": lambda: plots.share_by_layer(SHARES, chance=0.2),
     "similarity": lambda: plots.positional_similarity_grid(RANDOM.uniform(-1, 1, (8, 8, 8, 8))),
+    "similarity 24 x 24": lambda: plots.positional_similarity_grid(RANDOM.uniform(-1, 1, (24, 24, 24, 24))),
     "wide similarity": lambda: plots.positional_similarity_grid(RANDOM.uniform(-1, 1, (2, 4, 2, 4))),
     "filters": lambda: plots.rgb_filters(RANDOM.rand(28, 4, 4, 3)),
     "grey filters": lambda: plots.rgb_filters(RANDOM.rand(10, 7, 7, 1)),
@@ -147,6 +148,7 @@ def test_the_readers_settings_stay_as_they_were_and_do_not_matter():
         fig.savefig(buffer, facecolor=fig.get_facecolor())
     assert np.asarray(Image.open(buffer).convert("L"))[0].min() == 255
     assert fig.axes[0].xaxis.label.get_color() == "black"
+    assert fig.axes[0].get_legend().get_texts()[0].get_color() == "black"
 
 
 def test_one_colour_one_meaning():
@@ -173,6 +175,10 @@ def test_show_gives_a_png_with_alternative_text_and_numbers(monkeypatch):
     picture = Image.open(io.BytesIO(base64.b64decode(data["image/png"])))
     assert data["text/plain"].startswith(f"Figure {picture.width}x{picture.height}: Six by six maps.\n")
     assert "head | layer: image 53x53 0.00" in data["text/plain"]
+    for name in ("overlay", "pictures", "filters"):  # sizes that are no whole number of pixels
+        plots.show(FIGURES[name](), alt=name)
+        picture = Image.open(io.BytesIO(base64.b64decode(calls[-1][0]["image/png"])))
+        assert f"Figure {picture.width}x{picture.height}: {name}" in calls[-1][0]["text/plain"]
     pyplot = sys.modules.get("matplotlib.pyplot")
     assert pyplot is None or not pyplot.get_fignums()  # a notebook would show it a second time
 
@@ -192,6 +198,8 @@ def test_float_noise_does_not_change_the_description():
     assert (
         text_of(np.full((2, 2), 1 - 1e-7)) == text_of(np.full((2, 2), 1 + 1e-7)) == text_of(np.ones((2, 2)))
     )
+    straddling = np.tile([0.1235 - 1e-8, 0.1235 + 1e-8], (2, 2))  # 0.123 and 0.124 when rounded
+    assert ".." not in text_of(straddling)
     assert text_of(1e-8 * image) == text_of(np.zeros((8, 8))) == "  0 : image 8x8 all 0.00000"
 
 

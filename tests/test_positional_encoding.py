@@ -144,12 +144,11 @@ def test_the_modes_differ():
 
 @pytest.mark.parametrize("mode", RESIZE_MODES)
 def test_the_grid_is_exactly_what_was_asked_for(mode):
-    """Interpolation by a scale factor rounds some grids to one row too many or too few."""
-    positions = random_positions((14, 14), embed_dim=2)
+    """Interpolation by a scale factor can lose a row: in floating point 13 · (15 / 13) is below 15."""
+    positions = random_positions((13, 13), embed_dim=2)
     for side in range(1, 41):
-        new = (side, 41 - side)
-        assert resize(positions, (14, 14), new, mode=mode).shape == (1, 1 + side * (41 - side), 2)
-        assert resize(positions, (14, 14), (side, side), mode=mode).shape[1] == 1 + side**2
+        for new in ((side, side), (side, 41 - side)):
+            assert resize(positions, (13, 13), new, mode=mode).shape == (1, 1 + new[0] * new[1], 2)
 
 
 @pytest.mark.parametrize("mode", RESIZE_MODES)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 # What takes long to import is imported by the command that needs it, so that --help answers at once.
 
-SHAPES = {"train": 20_000, "validation": 2_000, "test": 5_000}  # how many are drawn
+SHAPES = {"train": 10_000, "validation": 2_000, "test": 2_000}  # how many are drawn
 TOP = 5  # how many classes a prediction names
 
 

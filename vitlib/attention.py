@@ -11,9 +11,9 @@ def attend(query, key, value, dropout=0.0, return_weights=False, fused=None):
     """softmax(Q Kᵀ / √d) V: each query's mean of the values, weighted by how well it matches each key.
 
     Shapes: query, key, value (B, num_heads, T, d) -> mixed (B, num_heads, T, d) and the weights
-    (B, num_heads, T, T), or None unless `return_weights`. Weights are recorded before dropout: their rows sum to 1.
-    `fused=True` asks PyTorch for the same numbers from one kernel, which never holds the T x T matrix and so has
-    no weights to give. By default it is used where it measures faster (benchmarks/attention.py).
+    (B, num_heads, T, T), or None unless `return_weights`. Weights are recorded before dropout: rows sum to 1.
+    `fused=True` asks PyTorch for the same numbers from one kernel, which never holds the T x T matrix and so
+    has no weights to give. By default it is used where it measures faster (benchmarks/attention.py).
     Source: paper equations 6 and 7; lesson 04.
     """
     if fused is None:
@@ -28,8 +28,8 @@ def attend(query, key, value, dropout=0.0, return_weights=False, fused=None):
 
 
 def fused_is_faster(query):
-    """On a CPU the explicit form wins for short sequences, elsewhere the fused kernel does."""
-    return query.device.type != "cpu" or query.shape[-2] > 256
+    """Everywhere but on a CPU in half precision: benchmarks/results/attention.md."""
+    return query.device.type != "cpu" or query.dtype == torch.float32
 
 
 class MultiHeadAttention(nn.Module):
@@ -46,11 +46,12 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         if embed_dim % num_heads:
             raise ValueError(
-                f"embed_dim={embed_dim} is not divisible by num_heads={num_heads}: the heads would not be equally wide. "
+                f"embed_dim={embed_dim} is not divisible by num_heads={num_heads}: "
+                "the heads would not be equally wide. "
                 f"Try embed_dim={embed_dim // num_heads * num_heads or num_heads}."
             )
         self.num_heads, self.attention_dropout = num_heads, attention_dropout
-        self.qkv = nn.Linear(embed_dim, 3 * embed_dim, bias=qkv_bias)  # query, key and value, one below the other
+        self.qkv = nn.Linear(embed_dim, 3 * embed_dim, bias=qkv_bias)  # three maps in one
         self.output = nn.Linear(embed_dim, embed_dim)  # mixes the heads
         self.dropout = nn.Dropout(dropout)
 

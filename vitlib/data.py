@@ -93,10 +93,11 @@ def augment(images: Tensor, generator: torch.Generator, padding: int = 4) -> Ten
     rows = shift[0].to(images.device) + torch.arange(height, device=images.device)
     columns = shift[1].to(images.device) + torch.arange(width, device=images.device)
     columns = torch.where(mirror.to(images.device), columns.flip(1), columns)
-    picture = torch.arange(batch, device=images.device)[:, None, None, None]
-    channel = torch.arange(channels, device=images.device)[:, None, None]
+
     padded = F.pad(images, (padding, padding, padding, padding))
-    return padded[picture, channel, rows[:, None, :, None], columns[:, None, None, :]]
+    places = rows[:, :, None] * padded.shape[3] + columns[:, None, :]  # (B, H, W), in the flattened picture
+    places = places.view(batch, 1, -1).expand(-1, channels, -1)
+    return padded.flatten(2).gather(2, places).view(images.shape)
 
 
 # CIFAR-10
@@ -397,12 +398,12 @@ def _what_was_changed(sizes: Tensor, image_size: tuple[int, int], classes: list[
 def load_picture(path, image_size) -> Tensor:
     """Read one picture as uint8 (3, H, W): turned upright (EXIF), transparent parts on white, grey as RGB.
 
-    The shorter side is resized to fit image_size, an int or (height, width), and the middle is cut out.
+    It is then brought to image_size, an int or (height, width), by `fit_picture`.
     Raises FileNotFoundError where there is no such file, ValueError for a file that is not a usable picture.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no picture {path}: check the name and the folder")
-    return _fit(_open_picture(path), as_pair(image_size))
+    return fit_picture(_open_picture(path), image_size)
 
 
 def _open_picture(path) -> Image.Image:
@@ -429,9 +430,14 @@ def _open_picture(path) -> Image.Image:
     return image.convert("RGB")
 
 
-def _fit(image: Image.Image, image_size: tuple[int, int]) -> Tensor:
-    height, width = image_size
-    fitted = ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC)
+def fit_picture(image, image_size) -> Tensor:
+    """One picture in memory as uint8 (3, H, W): the shorter side is resized to fit, and the middle is cut out.
+
+    image: a PIL image, or a uint8 array (height, width, 3). image_size: an int or (height, width).
+    """
+    height, width = as_pair(image_size)
+    image = image if isinstance(image, Image.Image) else Image.fromarray(image)
+    fitted = ImageOps.fit(image.convert("RGB"), (width, height), Image.Resampling.BICUBIC)
     return torch.from_numpy(np.array(fitted)).permute(2, 0, 1).contiguous()
 
 
@@ -489,7 +495,7 @@ def _read_folders(folder: Path, files: dict[str, dict], image_size, part: str) -
                 images, sizes = [], []
                 for _, file in group:
                     image = _open_picture(file.path)
-                    images.append(_fit(image, image_size))
+                    images.append(fit_picture(image, image_size))
                     sizes.append((image.height, image.width))
                     bar.update()
                 tensors[f"{name}.images"] = torch.stack(images)

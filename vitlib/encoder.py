@@ -40,7 +40,7 @@ class DropPath(nn.Module):
     def __init__(self, rate):
         super().__init__()
         if not 0 <= rate < 1:
-            raise ValueError(f"DropPath needs 0 <= rate < 1, got {rate}: at 1 nothing would be left to learn.")
+            raise ValueError(f"DropPath needs 0 <= rate < 1, got {rate}: at 1 nothing would be left.")
         self.rate = rate
 
     def forward(self, tokens):
@@ -81,16 +81,18 @@ class Encoder(nn.Module):
     """`depth` blocks, then a last LayerNorm.
 
     The drop-path rate rises linearly from 0 in the first block to `drop_path` in the last.
-    Shapes: (B, T, D) -> tokens (B, T, D) and attention, a tuple of `depth` tensors (B, num_heads, T, T), or None.
+    Shapes: (B, T, D) -> tokens (B, T, D) and attention, `depth` tensors (B, num_heads, T, T) or None.
     Source: paper figure 1 and equation 4; lesson 05.
     """
 
-    def __init__(self, embed_dim, depth, num_heads, mlp_ratio=4.0, qkv_bias=True, dropout=0.0, attention_dropout=0.0,
-                 drop_path=0.0, norm_eps=1e-6, gelu="erf"):  # fmt: skip
+    def __init__(self, embed_dim, depth, num_heads, mlp_ratio=4.0, qkv_bias=True, dropout=0.0,
+                 attention_dropout=0.0, drop_path=0.0, norm_eps=1e-6, gelu="erf"):  # fmt: skip
         super().__init__()
         rates = torch.linspace(0, drop_path, depth, device="cpu").tolist()
         self.blocks = nn.ModuleList(
-            EncoderBlock(embed_dim, num_heads, mlp_ratio, qkv_bias, dropout, attention_dropout, rate, norm_eps, gelu)
+            EncoderBlock(
+                embed_dim, num_heads, mlp_ratio, qkv_bias, dropout, attention_dropout, rate, norm_eps, gelu
+            )
             for rate in rates
         )
         self.norm = nn.LayerNorm(embed_dim, eps=norm_eps)

@@ -21,11 +21,14 @@ def patch_grid(image_size, patch_size):
     if min(height, width, patch_height, patch_width) < 1:
         raise ValueError(f"Sizes must be positive: image_size={image_size}, patch_size={patch_size}.")
     if height % patch_height or width % patch_width:
-        fits = [max(side // patch, 1) * patch for side, patch in ((height, patch_height), (width, patch_width))]
+        sides = ((height, patch_height), (width, patch_width))
+        fits = [max(side // patch, 1) * patch for side, patch in sides]
         raise ValueError(
-            f"An image of {height}x{width} pixels cannot be cut into patches of {patch_height}x{patch_width}: "
-            f"{height} / {patch_height} = {height / patch_height:g}, {width} / {patch_width} = "
-            f"{width / patch_width:g}. Resize or crop the image, for instance to {fits[0]}x{fits[1]}, "
+            f"An image of {height}x{width} pixels cannot be cut into "
+            f"patches of {patch_height}x{patch_width}: "
+            f"{height} / {patch_height} = {height / patch_height:g}, "
+            f"{width} / {patch_width} = {width / patch_width:g}. "
+            f"Resize or crop the image, for instance to {fits[0]}x{fits[1]}, "
             "or choose a patch size that divides both sides."
         )
     return height // patch_height, width // patch_width
@@ -41,7 +44,8 @@ def patchify(images, patch_size):
     """
     patch_height, patch_width = as_pair(patch_size)
     patch_grid(images.shape[-2:], patch_size)
-    return rearrange(images, "b c (rows ph) (cols pw) -> b (rows cols) (c ph pw)", ph=patch_height, pw=patch_width)
+    axes = "b c (rows ph) (cols pw) -> b (rows cols) (c ph pw)"
+    return rearrange(images, axes, ph=patch_height, pw=patch_width)
 
 
 def unpatchify(patches, image_size, patch_size):
@@ -55,21 +59,21 @@ def unpatchify(patches, image_size, patch_size):
     _, num_patches, length = patches.shape
     if num_patches != rows * columns or length % (patch_height * patch_width):
         raise ValueError(
-            f"Patches of shape {tuple(patches.shape)} do not make an image of {as_pair(image_size)} from patches of "
-            f"{as_pair(patch_size)}: expected {rows * columns} patches of channels·{patch_height * patch_width} numbers."
+            f"Patches of shape {tuple(patches.shape)} do not make an image of {as_pair(image_size)} from "
+            f"patches of {as_pair(patch_size)}: expected {rows * columns} patches of "
+            f"channels·{patch_height * patch_width} numbers."
         )
-    return rearrange(
-        patches, "b (rows cols) (c ph pw) -> b c (rows ph) (cols pw)", rows=rows, ph=patch_height, pw=patch_width
-    )
+    axes = "b (rows cols) (c ph pw) -> b c (rows ph) (cols pw)"
+    return rearrange(patches, axes, rows=rows, ph=patch_height, pw=patch_width)
 
 
 class PatchEmbedding(nn.Module):
     """Turn an image into one token per patch, by one linear map shared by all patches.
 
-    A convolution whose stride is its kernel size is that linear map: `projection.weight.flatten(1)` is its matrix,
-    and it meets the pixels of a patch in the order of `patchify`.
+    A convolution whose stride is its kernel size is that linear map: `projection.weight.flatten(1)` is its
+    matrix, and it meets the pixels of a patch in the order of `patchify`.
     Shapes: (B, C, H, W) -> (B, N, D).
-    Raises ValueError for an image of another size, another number of channels or a type that is not floating point.
+    Raises ValueError for images of another size or number of channels, or that are not floating point.
     Source: paper equation 1, the matrix E; lesson 01.
     """
 
@@ -78,7 +82,7 @@ class PatchEmbedding(nn.Module):
         self.image_size, self.patch_size = as_pair(image_size), as_pair(patch_size)
         self.grid = patch_grid(image_size, patch_size)
         self.num_patches = self.grid[0] * self.grid[1]
-        self.projection = nn.Conv2d(in_channels, embed_dim, kernel_size=self.patch_size, stride=self.patch_size)
+        self.projection = nn.Conv2d(in_channels, embed_dim, self.patch_size, stride=self.patch_size)
 
     def forward(self, images):
         self.check(images)
@@ -94,10 +98,11 @@ class PatchEmbedding(nn.Module):
             )
         channels, size = self.projection.in_channels, tuple(images.shape[-2:])
         if images.shape[1] != channels:
-            hint = " They look like (B, H, W, C): use images.permute(0, 3, 1, 2)." if images.shape[3] == channels else ""
+            swapped = images.shape[3] == channels
+            hint = " They look like (B, H, W, C): use images.permute(0, 3, 1, 2)." if swapped else ""
             raise ValueError(
-                f"The model was built for in_channels={channels}, the images have {images.shape[1]} channels: "
-                f"shape {tuple(images.shape)}.{hint}"
+                f"The model was built for in_channels={channels}, the images have {images.shape[1]} "
+                f"channels: shape {tuple(images.shape)}.{hint}"
             )
         if size != self.image_size:
             raise ValueError(

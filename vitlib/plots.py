@@ -9,8 +9,10 @@ import base64
 import io
 import math
 import textwrap
+import time
 from itertools import cycle
 
+import ipywidgets
 import matplotlib
 import numpy as np
 import torch
@@ -66,6 +68,7 @@ STYLE = {
     "image.interpolation": "nearest",
 }
 _styled = matplotlib.rc_context(STYLE)  # a decorator: the style holds inside, the reader's own outside
+TRAINING_PANELS = {"loss": ["train_loss", "validation_loss"], "accuracy": ["validation_accuracy"]}
 WIDTH = 9  # inches, the widest figure that a notebook shows in full
 
 
@@ -79,7 +82,7 @@ def show(fig, alt):
     """
     buffer = io.BytesIO()
     fig.savefig(buffer, format="png", dpi=100, facecolor="white", metadata={"Software": None})
-    width, height = (100 * fig.get_size_inches()).round().astype(int)
+    width, height = (100 * fig.get_size_inches()).astype(int)
     data = {
         "image/png": base64.b64encode(buffer.getvalue()).decode(),
         "text/plain": f"Figure {width}x{height}: {alt}\n{describe(fig)}",
@@ -128,9 +131,10 @@ def _in_numbers(values):
     # Rounded first, so that 0.99999 and 1.00001 get equally many decimals. Beyond five there is float noise.
     largest = float(f"{max(abs(low), abs(high)):.2e}")
     decimals = min(max(2 - math.floor(math.log10(largest)), 0), 5) if largest else 5
+    constant = high - low < 1e-5 * largest
     low, high, mean = (f"{round(float(x), decimals) + 0.0:.{max(decimals, 1)}f}" for x in (low, high, mean))
-    if low == high:
-        return f"all {low}"
+    if constant or low == high:
+        return f"all {mean}"
     weights = (values - values.min()).filled(0)  # the centre of mass tells an image from its mirror image
     centre = [np.average(places, weights=weights) for places in np.indices(weights.shape)]
     return f"{low}..{high} mean {mean} centre {' '.join(f'{x:.2f}' for x in centre)}"
@@ -186,7 +190,7 @@ def _mosaic_figure(tiles, xlabel, ylabel, left=0, **options):
     place = fig.add_axes((*([left + across + 0.95, 0.65] / size), *([0.2, tall] / size)))
     drawn = ax.imshow(mosaic, **options)
     for axis, number, side in ((ax.xaxis, columns, width), (ax.yaxis, rows, height)):
-        counted = np.arange(0, number, math.ceil(number / 14))  # more of them would touch
+        counted = np.arange(number)
         axis.set_ticks(counted * (side + gap) + (side - 1) / 2, counted + 1)
         axis.set_tick_params(length=0)
     ax.set(xlabel=xlabel, ylabel=ylabel)
@@ -323,6 +327,30 @@ def curves(history, x, panels):
         ax.grid(axis="y")
         ax.legend()
     return fig
+
+
+class LiveCurves:
+    """Curves that grow while a notebook trains: train(..., on_log=LiveCurves()).
+
+    Called with the history after each of its rows. The picture below the cell is drawn again in place, at most every
+    two seconds; where nobody watches (a notebook that is run by a program) only this line of text is left.
+    """
+
+    def __init__(self):
+        self.widget, self.drawn = None, 0.0
+
+    def __call__(self, history):
+        if self.widget is None:
+            self.widget = ipywidgets.Image(format="png")
+            display(
+                {**self.widget._repr_mimebundle_(), "text/plain": "(curves, live while it trains)"}, raw=True
+            )
+        if time.monotonic() - self.drawn > 2:
+            columns = {name: [row[name] for row in history] for name in history[0]}
+            figure = curves(columns, "step", TRAINING_PANELS)
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format="png", dpi=100)
+            self.widget.value, self.drawn = buffer.getvalue(), time.monotonic()
 
 
 @_styled

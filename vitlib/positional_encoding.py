@@ -14,7 +14,7 @@ def sincos_1d(num_positions, embed_dim):
     Source: Vaswani et al. 2017, section 3.5.
     """
     if embed_dim % 2:
-        raise ValueError(f"sincos_1d needs an even embed_dim, got {embed_dim}: each frequency has a sine and a cosine.")
+        raise ValueError(f"sincos_1d needs an even embed_dim, got {embed_dim}: a sine and a cosine each.")
     frequency = 10000.0 ** (-torch.arange(0, embed_dim, 2, dtype=torch.float64) / embed_dim)  # (D/2,)
     angle = torch.arange(num_positions, dtype=torch.float64)[:, None] * frequency  # (num_positions, D/2)
     return rearrange([angle.sin(), angle.cos()], "two position frequency -> position (frequency two)").float()
@@ -28,7 +28,7 @@ def sincos_2d(grid, embed_dim):
     Source: paper appendix D.4, "2-dimensional positional embedding".
     """
     if embed_dim % 4:
-        raise ValueError(f"sincos_2d needs an embed_dim divisible by 4, got {embed_dim}: sine and cosine, for two axes.")
+        raise ValueError(f"sincos_2d needs an embed_dim divisible by 4, got {embed_dim}: pairs for two axes.")
     rows, columns = grid
     row = sincos_1d(rows, embed_dim // 2).repeat_interleave(columns, dim=0)  # (N, D/2): 0 0 0 1 1 1
     column = sincos_1d(columns, embed_dim // 2).repeat(rows, 1)  # (N, D/2): 0 1 2 0 1 2
@@ -77,8 +77,8 @@ RESIZE_MODES = {
 def resize_positional_embedding(embedding, old_grid, new_grid, num_prefix_tokens=1, mode="timm"):
     """Interpolate positional embeddings from one grid of patches to another.
 
-    The rows of the prefix (the class token) have no place on the grid: they are kept as they are. Implementations
-    differ in how they interpolate, and so in their results: `mode` names whose way to follow.
+    The rows of the prefix (the class token) have no place on the grid: they are kept as they are.
+    Implementations differ in how they interpolate, and so in their results: `mode` names whose way to follow.
     Shapes: (1, T, D) or (T, D) with T = num_prefix_tokens + rows·columns -> the same with the new grid.
     Raises ValueError for an unknown mode, or where the embedding does not fit the old grid.
     Source: paper section 3.2, "2D interpolation"; lesson 03.
@@ -96,5 +96,6 @@ def resize_positional_embedding(embedding, old_grid, new_grid, num_prefix_tokens
         return embedding
     image = rearrange(patches.float(), "... (rows columns) d -> (...) d rows columns", rows=rows)
     image = interpolate(image, size=tuple(new_grid), **RESIZE_MODES[mode])
-    patches = rearrange(image, "b d rows columns -> b (rows columns) d").reshape(*embedding.shape[:-2], -1, image.shape[1])
+    patches = rearrange(image, "b d rows columns -> b (rows columns) d")
+    patches = patches.reshape(*embedding.shape[:-2], *patches.shape[1:])
     return torch.cat([prefix, patches.to(embedding.dtype)], dim=-2)

@@ -18,11 +18,11 @@ from vitlib.positional_encoding import (
 class VisionTransformer(nn.Module):
     """An image becomes patch tokens, the tokens look at each other `depth` times, one vector is classified.
 
-    `image_size` and `patch_size` are an int or (height, width). `num_classes=0` gives features instead of logits.
+    `image_size` and `patch_size` are an int or (height, width). `num_classes=0` gives features, not logits.
     `pool="class"` classifies from the class token, `pool="mean"` has none and averages the patch tokens.
     `positional` is "learned", "sincos1d", "sincos2d" or "none".
-    Shapes: images (B, C, H, W) -> logits (B, num_classes); with `return_attention=True` also a tuple of `depth`
-    tensors (B, num_heads, T, T), T = N + 1 with a class token, N without.
+    Shapes: images (B, C, H, W) -> logits (B, num_classes); with `return_attention=True` also a tuple of
+    `depth` tensors (B, num_heads, T, T), T = N + 1 with a class token, N without.
     Raises ValueError for sizes that do not fit each other, and for images that the model was not built for.
     Source: paper equations 1 to 4; lesson 06.
     """
@@ -55,7 +55,9 @@ class VisionTransformer(nn.Module):
         self.patch_embedding = PatchEmbedding(image_size, patch_size, in_channels, embed_dim)
         self.class_token = ClassToken(embed_dim) if pool == "class" else None
         self.num_prefix_tokens = 1 if pool == "class" else 0
-        self.positional_encoding = make_positional_encoding(positional, self.grid, self.num_prefix_tokens, embed_dim)
+        self.positional_encoding = make_positional_encoding(
+            positional, self.grid, self.num_prefix_tokens, embed_dim
+        )
         self.dropout = nn.Dropout(dropout)
         self.encoder = Encoder(embed_dim, depth, num_heads, mlp_ratio, qkv_bias, dropout, attention_dropout,
                                drop_path, norm_eps, gelu)  # fmt: skip
@@ -88,7 +90,8 @@ class VisionTransformer(nn.Module):
     def resize(self, image_size, mode="timm"):
         """Make the model accept images of another size, by interpolating its positions; gives the model back.
 
-        `mode` is one of those of `resize_positional_embedding`. The patch size stays: a larger image has more tokens.
+        `mode` is one of those of `resize_positional_embedding`. The patch size stays: a larger image has more
+        tokens. An optimizer made before still holds what it knew of the old positions: make a new one.
         Source: paper section 3.2.
         """
         patches, encoding = self.patch_embedding, self.positional_encoding
@@ -127,7 +130,7 @@ def initialize(module):
             nn.init.zeros_(module.bias)
 
 
-# The variants of the paper's table 1. Keyword arguments change the rest: vit_b_16(num_classes=10, image_size=384).
+# The variants of the paper's table 1. Keywords change the rest: vit_b_16(num_classes=10, image_size=384).
 
 
 def vit_b_16(**options):
@@ -157,5 +160,5 @@ def vit_h_14(**options):
 
 def vit_cifar(**options):
     """A small one for pictures of 32x32 pixels: 64 patches of 4x4, 2.69 million parameters."""
-    small = {"image_size": 32, "patch_size": 4, "num_classes": 10, "embed_dim": 192, "depth": 6, "num_heads": 6}
-    return VisionTransformer(**{**small, **options})
+    small = {"image_size": 32, "patch_size": 4, "num_classes": 10}
+    return VisionTransformer(**{**small, "embed_dim": 192, "depth": 6, "num_heads": 6, **options})

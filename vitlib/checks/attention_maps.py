@@ -30,7 +30,7 @@ def _(answer):
         (want[:, -1], "this is the last layer only. Stack all of them: (B, depth, num_heads, N)."),
     )  # fmt: skip
     if isinstance(got, list | tuple):
-        raise NotYet(f"this is a {type(got).__name__} of {len(got)}. Make it one tensor, torch.stack(..., 1).")
+        raise NotYet(f"this is a {type(got).__name__} of {len(got)}. Make it one tensor with torch.stack.")
     equal("the result", got, want)
     return "row 0 of every layer and head, without column 0."
 
