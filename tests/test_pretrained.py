@@ -400,16 +400,18 @@ def test_unknown_layouts_and_modes(whole):
     assert "'bicubic'" in message and "'huggingface'" in message
 
 
-def test_query_and_key_that_only_fit_together(whole):
-    """Three tensors whose rows add up to 3 D, but not each to D, would pass after they are joined."""
-    state = dict(whole["jeonsworld"])
-    query, key = (f"transformer.encoder.layer.0.attn.{part}.weight" for part in ("query", "key"))
-    state[query], state[key] = torch.zeros(23, 24), torch.zeros(25, 24)
-    message = refused(ours(image_size=8), state, "jeonsworld")
-    assert (
-        f"{query} has shape (23, 24), the model needs (24, 24)" in message
-        and f"{key} has shape (25, 24)" in message
+def test_shapes_that_only_seem_to_fit(whole):
+    """As many numbers, but transposed; or query and key that make 2 D rows together, but not D each."""
+    state, block = dict(whole["jeonsworld"]), "transformer.encoder.layer.0."
+    state[block + "ffn.fc1.weight"] = state[block + "ffn.fc1.weight"].T
+    state[block + "attn.query.weight"], state[block + "attn.key.weight"] = (
+        torch.zeros(23, 24),
+        torch.zeros(25, 24),
     )
+    message = refused(ours(image_size=8), state, "jeonsworld")
+    assert "attn.query.weight has shape (23, 24), the model needs (24, 24)" in message
+    assert "attn.key.weight has shape (25, 24)" in message
+    assert "ffn.fc1.weight has shape (24, 48), the model needs (48, 24)" in message
 
 
 def test_jaxs_shapes_tell_the_number_of_heads(whole):

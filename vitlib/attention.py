@@ -12,13 +12,13 @@ def attend(query, key, value, dropout=0.0, return_weights=False, fused=None):
 
     Shapes: query, key, value (B, num_heads, T, d) -> mixed (B, num_heads, T, d) and the weights
     (B, num_heads, T, T), or None unless `return_weights`. Weights are recorded before dropout: rows sum to 1.
-    `fused=True` asks PyTorch for the same numbers from one kernel, which never holds the T x T matrix and so
-    has no weights to give. By default it is used where it measures faster (benchmarks/attention.py).
+    `fused=True` gets the same numbers from one PyTorch kernel. It never holds the T x T matrix, so it is left
+    aside when weights are asked for. By default it is used where it measures faster (benchmarks/attention.py).
     Source: paper equations 6 and 7; lesson 04.
     """
     if fused is None:
-        fused = not return_weights and fused_is_faster(query)
-    if fused:
+        fused = fused_is_faster(query)
+    if fused and not return_weights:
         return scaled_dot_product_attention(query, key, value, dropout_p=dropout), None
     query = query * query.shape[-1] ** -0.5  # scaled before the product: float16 would overflow after it
     scores = query @ key.transpose(-2, -1)  # (B, num_heads, T, T): rows are queries, columns are keys

@@ -15,6 +15,7 @@ from itertools import cycle
 import ipywidgets
 import matplotlib
 import numpy as np
+import PIL.Image
 import torch
 from IPython.display import display
 from matplotlib.cm import ScalarMappable
@@ -82,7 +83,7 @@ def show(fig, alt):
     """
     buffer = io.BytesIO()
     fig.savefig(buffer, format="png", dpi=100, facecolor="white", metadata={"Software": None})
-    width, height = (100 * fig.get_size_inches()).astype(int)
+    width, height = PIL.Image.open(buffer).size
     data = {
         "image/png": base64.b64encode(buffer.getvalue()).decode(),
         "text/plain": f"Figure {width}x{height}: {alt}\n{describe(fig)}",
@@ -332,8 +333,9 @@ def curves(history, x, panels):
 class LiveCurves:
     """Curves that grow while a notebook trains: train(..., on_log=LiveCurves()).
 
-    Called with the history after each of its rows. The picture below the cell is drawn again in place, at most every
-    two seconds; where nobody watches (a notebook that is run by a program) only this line of text is left.
+    Called with the history after each of its rows. The picture below the cell is drawn again in place, at
+    most every two seconds; where nobody watches (a notebook that is run by a program) only this line of text
+    is left.
     """
 
     def __init__(self):
@@ -346,8 +348,7 @@ class LiveCurves:
                 {**self.widget._repr_mimebundle_(), "text/plain": "(curves, live while it trains)"}, raw=True
             )
         if time.monotonic() - self.drawn > 2:
-            columns = {name: [row[name] for row in history] for name in history[0]}
-            figure = curves(columns, "step", TRAINING_PANELS)
+            figure = curves(history, "step", TRAINING_PANELS)
             buffer = io.BytesIO()
             figure.savefig(buffer, format="png", dpi=100)
             self.widget.value, self.drawn = buffer.getvalue(), time.monotonic()

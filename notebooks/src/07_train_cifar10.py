@@ -381,10 +381,10 @@ def learning_rate_factor_solution(step, total_steps, warmup):
 
 
 # %% [markdown]
-# This is the function that you or `vitlib` wrote, for a run of 1,000 steps with a full rate of 0.002.
+# This is the function that you or `vitlib` wrote, for a run of 1,000 steps with a full rate of 0.02.
 
 # %%
-rates = torch.tensor([0.002 * learning_rate_factor(step, 1000, warmup=0.05) for step in range(1000)])
+rates = torch.tensor([0.02 * learning_rate_factor(step, 1000, warmup=0.05) for step in range(1000)])
 plots.show(
     plots.learning_rate_schedule(rates),
     alt="The learning rate rises for 50 steps, then falls to 0 along half a cosine.",
@@ -916,11 +916,11 @@ for how, guess in guesses.items():
 #
 # ## Whose pictures?
 #
-# CIFAR-10 has no licence: its pictures were collected from the web, as a part of a larger collection that
-# its makers withdrew in 2020, so learn with it, but do not pass it on; `vitlib`'s code and the weights that
-# it ships are under the MIT licence, and for weights from elsewhere read theirs. Ask people before you put
-# their pictures into a training folder, and do not use a model like this one to judge anything about a
-# person: it has no class for people, and would call your friend a frog.
+# CIFAR-10 comes without a licence: its pictures were collected from the web, as a part of a larger
+# collection that its makers withdrew in 2020, so learn with it, but do not pass it on; `vitlib`'s code and
+# the weights that it ships are under the MIT licence, and for weights from elsewhere read theirs. Ask
+# people before you put their pictures into a training folder, and do not use a model like this one to judge
+# anything about a person: it has no class for people, and would call your friend a frog.
 
 # %%
 checks.progress()

@@ -295,11 +295,13 @@ def rollout_solution(attention):
 
 
 # %% [markdown]
-# The same function on the toy, then on the cat. **Look for** patches that the last layer hardly reads and
-# that rollout finds all the same.
+# First on the toy: the same numbers as by hand.
 
 # %%
 torch.equal(rollout([layer_1[None, None], layer_2[None, None]])[0], half_2 @ half_1)
+
+# %% [markdown]
+# Now on the cat. **Look for** where rollout is brightest, and how much flatter it is.
 
 # %%
 rolled = attention_maps.to_grid(rollout(attention)[0, 0, 1:], model.grid)  # (8, 8)
@@ -312,8 +314,8 @@ plots.show(
 # *Figure: what the class token reads in the last layer, and what reaches it through all six layers by
 # rollout's bookkeeping.*
 #
-# Bookkeeping it is: half and half is an assumption, the heads count all alike, and what the values and the
-# MLPs do is left out.
+# Bookkeeping it is. Half of every token stays where it is in every layer, and all heads count alike: that is
+# assumed, not measured, and it makes the map flat. What the values and the MLPs do is left out.
 #
 # ## How far, how widely, how much
 #
