@@ -7,6 +7,7 @@ The cell tag `nbval-rtol=0.01` allows one cell more. tests/test_nbval_rules.py h
 
 import os
 import re
+import tempfile
 from pathlib import Path
 
 try:
@@ -18,11 +19,14 @@ NOISE = 2e-6
 # A number with a decimal point or an exponent that is not a part of a word, a version or a file name.
 DECIMAL = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][-+]?\d+)?(?![\w]|\.\d)")
 
-# The kernels inherit these: the vitlib of this folder, not an installed one, and a training run of seconds.
+# The kernels inherit these: the vitlib of this folder, not an installed one; and a training run of seconds, in a
+# folder of its own, so that it neither finds nor leaves a run.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
 )
 os.environ.setdefault("VITLIB_MINUTES", "0.1")
+RUNS = tempfile.TemporaryDirectory(prefix="vitlib-")  # removed when the tests end
+os.environ["VITLIB_RUNS"] = RUNS.name
 
 
 def last_place(number):

@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import jupytext
@@ -81,7 +82,9 @@ def build(name):
         resources={"metadata": {"path": str(NOTEBOOKS)}},
     )
     try:
-        client.execute()
+        with tempfile.TemporaryDirectory() as runs:  # a stored run is a whole one, not an older one read back
+            os.environ["VITLIB_RUNS"] = runs
+            client.execute()
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         where = place(started[-1], notebook.cells[started[-1]])
         raise ValueError(f"{name}: {where} failed.\n{error}") from None
