@@ -2,8 +2,8 @@
 
     python benchmarks/model.py [--batch 128] [--repetitions 7]
 
-All four models have the same configuration. The repetitions are interleaved, so that a busy moment of the machine hits
-all alike; the table shows medians. "as fast" is the speed of vitlib divided by that of the fastest of the others.
+All four models have the same configuration. The repetitions are interleaved, so that a busy moment of the
+machine hits all alike; the table shows medians.
 Writes benchmarks/results/model.md.
 """
 
@@ -28,13 +28,20 @@ def models():
     width, depth, heads = 192, 6, 6
     hugging_face = transformers.ViTForImageClassification(
         transformers.ViTConfig(
-            hidden_size=width, num_hidden_layers=depth, num_attention_heads=heads, intermediate_size=4 * width,
-            image_size=32, patch_size=4, num_labels=10,
+            hidden_size=width,
+            num_hidden_layers=depth,
+            num_attention_heads=heads,
+            intermediate_size=4 * width,
+            image_size=32,
+            patch_size=4,
+            num_labels=10,
         )
-    )  # fmt: skip
+    )
     return {
         "vitlib": vitlib.vit_cifar(),
-        "torchvision": torchvision.models.VisionTransformer(32, 4, depth, heads, width, 4 * width, num_classes=10),
+        "torchvision": torchvision.models.VisionTransformer(
+            32, 4, depth, heads, width, 4 * width, num_classes=10
+        ),
         "timm": timm.models.VisionTransformer(
             img_size=32, patch_size=4, embed_dim=width, depth=depth, num_heads=heads, num_classes=10
         ),
@@ -87,8 +94,9 @@ def main():
         f"Images a second, vit_cifar ({sizes['vitlib']:,} parameters), batch {arguments.batch}, "
         f"medians of {arguments.repetitions} interleaved repetitions.",
         "",
-        f"{platform.machine()} CPU, {torch.get_num_threads()} threads; torch {torch.__version__}, torchvision "
-        f"{torchvision.__version__}, timm {timm.__version__}, transformers {transformers.__version__}.",
+        f"{platform.machine()} CPU, {torch.get_num_threads()} threads; torch {torch.__version__}, "
+        f"torchvision {torchvision.__version__}, timm {timm.__version__}, "
+        f"transformers {transformers.__version__}.",
         "",
         f"| | {' | '.join(all_models)} | vitlib is … times as fast as the fastest other |",
         "|---|" + "---|" * (len(all_models) + 1),

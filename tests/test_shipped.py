@@ -32,7 +32,7 @@ def test_description_belongs_to_the_file(name):
     with open(checkpoint.SHIPPED / f"{name}.csv") as file:
         last = list(csv.DictReader(file))[-1]
     assert int(last["step"]) == described["steps"]
-    assert {"seed", "batch_size", "learning_rate", "optimizer", "weight_decay"} <= described["training"].keys()
+    assert {"seed", "batch_size", "learning_rate", "optimizer"} <= described["training"].keys()
     classes = described["per_class_accuracy"]
     mean = sum(classes.values()) / len(classes)  # as many test pictures of each class
     assert list(classes) == described["classes"] and abs(mean - described["test_accuracy"]) < 2e-4
@@ -55,7 +55,7 @@ def test_what_the_lessons_need(name):
 
 
 def test_shapes_accuracy_is_as_described():
-    """Catches: a change of the drawn pictures, of the model or of the preparation after the model was trained."""
+    """Catches: a change of the drawn pictures, of the model or of the preparation after the training."""
     loaded = vitlib.load("shapes")
     measured = evaluate(loaded.model, shapes("test", loaded.notes["test_pictures"]), loaded.mean, loaded.std)
     assert abs(measured.accuracy - loaded.notes["test_accuracy"]) < 0.005
@@ -63,7 +63,7 @@ def test_shapes_accuracy_is_as_described():
 
 @pytest.mark.skipif("VITLIB_DATA" not in os.environ, reason="VITLIB_DATA does not say where CIFAR-10 is")
 def test_cifar10_accuracy_is_as_described():
-    """Catches: a described accuracy that the shipped weights do not have. Every fifth test picture, all classes."""
+    """Catches: a described accuracy that the shipped weights do not have. Every fifth test picture."""
     loaded, data = vitlib.load("cifar10"), cifar10("test")[::5]
     measured = evaluate(loaded.model, data, loaded.mean, loaded.std)
     described = loaded.notes["test_accuracy"]

@@ -3,4 +3,13 @@
 from vitlib.checkpoint import load
 from vitlib.vit import VisionTransformer, vit_b_16, vit_b_32, vit_cifar, vit_h_14, vit_l_16, vit_l_32
 
-__all__ = ["VisionTransformer", "load", "vit_b_16", "vit_b_32", "vit_cifar", "vit_h_14", "vit_l_16", "vit_l_32"]
+__all__ = [
+    "VisionTransformer",
+    "load",
+    "vit_b_16",
+    "vit_b_32",
+    "vit_cifar",
+    "vit_h_14",
+    "vit_l_16",
+    "vit_l_32",
+]

@@ -13,7 +13,8 @@ def attend(query, key, value, dropout=0.0, return_weights=False, fused=None):
     Shapes: query, key, value (B, num_heads, T, d) -> mixed (B, num_heads, T, d) and the weights
     (B, num_heads, T, T), or None unless `return_weights`. Weights are recorded before dropout: rows sum to 1.
     `fused=True` gets the same numbers from one PyTorch kernel. It never holds the T x T matrix, so it is left
-    aside when weights are asked for. By default it is used where it measures faster (benchmarks/attention.py).
+    aside when weights are asked for. By default it is used where it measures faster
+    (benchmarks/results/attention.md).
     Source: paper equations 6 and 7; lesson 04.
     """
     if fused is None:
@@ -44,11 +45,11 @@ class MultiHeadAttention(nn.Module):
 
     def __init__(self, embed_dim, num_heads, qkv_bias=True, attention_dropout=0.0, dropout=0.0):
         super().__init__()
-        if embed_dim % num_heads:
+        if num_heads < 1 or embed_dim % num_heads:
             raise ValueError(
                 f"embed_dim={embed_dim} is not divisible by num_heads={num_heads}: "
                 "the heads would not be equally wide. "
-                f"Try embed_dim={embed_dim // num_heads * num_heads or num_heads}."
+                f"Try embed_dim={embed_dim // max(num_heads, 1) * num_heads or num_heads}."
             )
         self.num_heads, self.attention_dropout = num_heads, attention_dropout
         self.qkv = nn.Linear(embed_dim, 3 * embed_dim, bias=qkv_bias)  # three maps in one

@@ -1,5 +1,6 @@
 """A model in one file: weights (safetensors) and what is needed to use them (JSON in the file's header)."""
 
+import contextlib
 import json
 import os
 from dataclasses import dataclass
@@ -32,23 +33,38 @@ class Checkpoint:
         """Class probabilities. Shapes: uint8 images (B, C, H, W) -> (B, K); rows sum to 1."""
         from vitlib.data import normalize
 
-        device = next(self.model.parameters()).device
-        return self.model(normalize(images.to(device), self.mean, self.std)).softmax(dim=-1).cpu()
+        weight = self.model.patch_embedding.projection.weight
+        parts = [
+            self.model(normalize(part.to(weight.device), self.mean, self.std).to(weight.dtype))
+            for part in images.split(250)  # all at once would take gigabytes
+        ]
+        return torch.cat(parts).float().softmax(dim=-1).cpu()
 
 
 def save(path, model, classes, mean, std, dtype=torch.float32, **notes):
     """Write a model to one file, whole or not at all.
 
     `dtype=torch.float16` halves the file. Further keyword arguments become the checkpoint's notes (JSON).
-    Raises ValueError where the number of classes is not the model's, OSError where the disk refuses.
+    Raises ValueError where classes, mean or std do not fit the model, or where a weight is too large for
+    `dtype`; OSError where the disk refuses.
     """
+    model = getattr(model, "_orig_mod", model)  # torch.compile wraps a model and renames its weights
     if len(classes) != model.config["num_classes"]:
         raise ValueError(
             f"{len(classes)} class names for a model with num_classes={model.config['num_classes']}: "
             "give one name for each class."
         )
+    mean, std = [float(value) for value in mean], [float(value) for value in std]
+    if not len(mean) == len(std) == model.config["in_channels"]:
+        raise ValueError(
+            f"mean={mean} and std={std} need one number for each of the model's "
+            f"{model.config['in_channels']} channels."
+        )
+    tensors = {name: value.to(dtype) for name, value in model.state_dict().items()}
+    if not all(value.isfinite().all() for value in tensors.values()):
+        raise ValueError(f"Some weights are NaN or too large for {dtype}: this model is not worth keeping.")
     about = {"model": model.config, "classes": list(classes), "mean": mean, "std": std, "notes": notes}
-    write_tensors(path, {name: value.to(dtype) for name, value in model.state_dict().items()}, about)
+    write_tensors(path, tensors, about)
 
 
 def load(name_or_path):
@@ -66,11 +82,17 @@ def load(name_or_path):
             f"{path} holds no vitlib model: its header does not describe one. A run keeps its model in "
             "model.safetensors; weights from another library are loaded with vitlib.pretrained.load_weights."
         )
-    with torch.random.fork_rng(devices=[]):  # the random start is overwritten at once
-        model = VisionTransformer(**about["model"])
-    model.load_state_dict(tensors)
-    mean, std = tuple(about["mean"]), tuple(about["std"])
-    return Checkpoint(model.eval(), about["classes"], mean, std, about["notes"])
+    try:
+        with torch.random.fork_rng(devices=[]):  # the random start is overwritten at once
+            model = VisionTransformer(**about["model"])
+        model.load_state_dict(tensors)
+        mean, std = tuple(about["mean"]), tuple(about["std"])
+        return Checkpoint(model.eval(), about["classes"], mean, std, about["notes"])
+    except (TypeError, KeyError, RuntimeError) as error:
+        raise ValueError(
+            f"{path} does not fit this vitlib ({error}). Was it written by another version? "
+            "Update vitlib, or train the model again."
+        ) from error
 
 
 def write_tensors(path, tensors, about):
@@ -94,7 +116,7 @@ def read_tensors(path):
             # Copies: what safetensors gives is the file itself, which Windows could then not replace.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
             return tensors, json.loads((file.metadata() or {}).get("vitlib", "{}"))
-    except SafetensorError as error:
+    except (SafetensorError, json.JSONDecodeError) as error:
         raise ValueError(
             f"{path} is not a whole safetensors file ({error}). If it was damaged, copy or download it "
             "again, or delete it to start afresh. Files of another kind are not read: .pt and .pth are "
@@ -105,9 +127,9 @@ def read_tensors(path):
 def write_whole(path, content):
     """Write bytes under a temporary name, then rename: a reader never sees half a file."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as file:
             file.write(content)
             file.flush()
@@ -120,4 +142,5 @@ def write_whole(path, content):
             f"Make room for {len(content) / 1e6:.1f} MB or choose another folder, and run again.",
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)  # it is there only if something went wrong
+        with contextlib.suppress(OSError):  # it is there only if something went wrong
+            temporary.unlink()

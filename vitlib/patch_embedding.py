@@ -34,14 +34,24 @@ def patch_grid(image_size, patch_size):
     return height // patch_height, width // patch_width
 
 
+def check_batch(images):
+    """Refuse anything but a batch of images."""
+    if images.ndim != 4:
+        raise ValueError(
+            f"Expected images of shape (B, C, H, W), got {tuple(images.shape)}. "
+            "One image needs a batch dimension in front: image[None]."
+        )
+
+
 def patchify(images, patch_size):
     """Cut images into patches and write the pixels of each patch in one row.
 
     Patches come row by row, the pixels of a patch in the order (channel, row, column).
     Shapes: (B, C, H, W) -> (B, N, C·P·P), N = (H / P)·(W / P).
-    Raises ValueError where the patches do not cover the image.
+    Raises ValueError where the patches do not cover the image, or where it is not a batch.
     Source: paper section 3.1, x_p.
     """
+    check_batch(images)
     patch_height, patch_width = as_pair(patch_size)
     patch_grid(images.shape[-2:], patch_size)
     axes = "b c (rows ph) (cols pw) -> b (rows cols) (c ph pw)"
@@ -56,12 +66,11 @@ def unpatchify(patches, image_size, patch_size):
     """
     patch_height, patch_width = as_pair(patch_size)
     rows, columns = patch_grid(image_size, patch_size)
-    _, num_patches, length = patches.shape
-    if num_patches != rows * columns or length % (patch_height * patch_width):
+    num_pixels = patch_height * patch_width
+    if patches.ndim != 3 or patches.shape[1] != rows * columns or patches.shape[2] % num_pixels:
         raise ValueError(
             f"Patches of shape {tuple(patches.shape)} do not make an image of {as_pair(image_size)} from "
-            f"patches of {as_pair(patch_size)}: expected {rows * columns} patches of "
-            f"channels·{patch_height * patch_width} numbers."
+            f"patches of {as_pair(patch_size)}: expected (B, {rows * columns}, channels·{num_pixels})."
         )
     axes = "b (rows cols) (c ph pw) -> b c (rows ph) (cols pw)"
     return rearrange(patches, axes, rows=rows, ph=patch_height, pw=patch_width)
@@ -91,11 +100,7 @@ class PatchEmbedding(nn.Module):
 
     def check(self, images):
         """Refuse images that this layer was not built for, and say what to do."""
-        if images.ndim != 4:
-            raise ValueError(
-                f"Expected images of shape (B, C, H, W), got {tuple(images.shape)}. "
-                "One image needs a batch dimension in front: image[None]."
-            )
+        check_batch(images)
         channels, size = self.projection.in_channels, tuple(images.shape[-2:])
         if images.shape[1] != channels:
             swapped = images.shape[3] == channels
@@ -105,6 +110,7 @@ class PatchEmbedding(nn.Module):
                 f"channels: shape {tuple(images.shape)}.{hint}"
             )
         if size != self.image_size:
+            patch_grid(size, self.patch_size)  # where no patches fit, that is what to say
             raise ValueError(
                 f"The model was built for images of {self.image_size}, these are {size} (height, width). "
                 f"Resize the images to {self.image_size}, or the model with model.resize({size})."

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+import zlib
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from tqdm import tqdm
 
 from vitlib import checkpoint
 from vitlib.data import CIFAR10_MEAN, CIFAR10_STD, augment, normalize
+from vitlib.patch_embedding import as_pair
 
 HISTORY_ROWS = 100  # how many points a curve of the training loss gets
 SAVE_EVERY = 30  # seconds: what a power cut costs at most
@@ -58,6 +60,7 @@ class TrainingConfig:
     seed: int = 0
 
     def __post_init__(self):
+        self.mean, self.std = tuple(map(float, self.mean)), tuple(map(float, self.std))
         if (self.epochs is None) == (self.minutes is None):
             raise ValueError(
                 f"Give epochs or minutes, one of the two: epochs={self.epochs}, minutes={self.minutes}."
@@ -119,7 +122,8 @@ def train(model, train_data, validation_data, config, directory, on_log=None):
     where the loss is no longer a number, OSError where the disk refuses; the last checkpoint stays intact.
     Source: paper section 4.1 and appendix B.1; lesson 07.
     """
-    check_classes(model, train_data)
+    check_data(model, train_data)
+    check_data(model, validation_data)
     if validation_data.classes != train_data.classes:
         raise ValueError(
             f"The classes for training are {train_data.classes}, for validation {validation_data.classes}: "
@@ -132,6 +136,8 @@ def train(model, train_data, validation_data, config, directory, on_log=None):
     run = begin_or_resume(Path(directory), model, optimizers, train_data, config)
     if run.total_steps == 0:
         run.plan(model, batches, validation_data, device)
+        run.save(model, optimizers)  # whatever stops the first steps, the same start can be found again
+    before = run.step
     with torch.random.fork_rng(), interruptible() as interrupted:
         with tqdm(total=run.total_steps, initial=run.step, unit="step", file=sys.stdout, ncols=90) as bar:
             while run.step < run.total_steps and not interrupted():
@@ -145,7 +151,8 @@ def train(model, train_data, validation_data, config, directory, on_log=None):
                         on_log(run.history)
                 if run.save_is_due():
                     run.save(model, optimizers)
-        run.save(model, optimizers)
+        if run.step > before:
+            run.save(model, optimizers)
     model.eval()
     if not run.finished:
         print(f"Stopped at step {run.step} of {run.total_steps}. Nothing is lost: run the same to go on.")
@@ -290,7 +297,7 @@ class Run:
         return self.reached(self.config.evaluations)
 
     def row_is_due(self):
-        return self.reached(HISTORY_ROWS) or self.evaluation_is_due()
+        return self.step == 1 or self.reached(HISTORY_ROWS) or self.evaluation_is_due()
 
     def reached(self, parts):
         """Whether this step completes one of so many equal parts of the run; the last step always does."""
@@ -344,11 +351,17 @@ STORED = ("step", "total_steps", "precision", "seconds", "history", "losses")  #
 
 def begin_or_resume(directory, model, optimizers, train_data, config):
     """Read where the run in `directory` stands into the model and the optimizers, or begin a new one."""
-    data = {"pictures": len(train_data), "classes": train_data.classes}
+    checksum = zlib.crc32(train_data.images.cpu().contiguous().numpy())
+    data = {"pictures": len(train_data), "classes": train_data.classes, "checksum of the pictures": checksum}
     setting = {"training": asdict(config), "model": model.config, "data": data}
     setting = json.loads(json.dumps(setting))  # as JSON gives it back: pairs are lists
     run, path = Run(directory, config, setting), directory / "last.safetensors"
     if not path.exists():
+        if (directory / "model.safetensors").exists():
+            raise ValueError(
+                f"{directory} holds a model.safetensors, but no run to go on from (no {path.name}). "
+                "Choose another directory, so that the model is not overwritten."
+            )
         return run
     tensors, about = checkpoint.read_tensors(path)
     if "setting" not in about:
@@ -473,7 +486,7 @@ def evaluate(model, data, mean, std, precision="fp32", batch_size=250):
     `mean` and `std` normalise the pixels as in training. The model stays on its device and in its mode.
     Raises ValueError where the model's number of classes is not the data's, or where there are no pictures.
     """
-    check_classes(model, data)
+    check_data(model, data)
     was_training, device = model.training, next(model.parameters()).device
     model.eval()
     logits = []
@@ -494,9 +507,9 @@ def evaluate(model, data, mean, std, precision="fp32", batch_size=250):
     )
 
 
-def check_classes(model, data):
-    """Refuse pictures that the model cannot tell apart, or none."""
-    number = len(data.classes)
+def check_data(model, data):
+    """Refuse pictures that the model was not built for, labels that are not theirs, or no pictures at all."""
+    number, size = len(data.classes), tuple(data.images.shape[1:])
     if number != model.config["num_classes"]:
         raise ValueError(
             f"The model has num_classes={model.config['num_classes']}, the data {number} classes "
@@ -504,3 +517,11 @@ def check_classes(model, data):
         )
     if len(data) == 0:
         raise ValueError("There are no pictures in the data.")
+    if size != (wanted := (model.config["in_channels"], *as_pair(model.config["image_size"]))):
+        raise ValueError(f"The model was built for pictures (C, H, W) of {wanted}, these are {size}.")
+    labels = data.labels
+    if len(labels) != len(data) or labels.dtype != torch.int64 or labels.min() < 0 or labels.max() >= number:
+        raise ValueError(
+            f"Expected {len(data)} labels from 0 to {number - 1}, of type torch.int64; got {len(labels)} "
+            f"from {labels.min()} to {labels.max()}, of type {labels.dtype}."
+        )

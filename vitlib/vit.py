@@ -50,6 +50,7 @@ class VisionTransformer(nn.Module):
         self.config = {
             name: value for name, value in locals().items() if name not in ("self", "__class__")
         }  # everything needed to build the same model again
+        self.config |= {"image_size": as_pair(image_size), "patch_size": as_pair(patch_size)}
         if pool not in ("class", "mean"):
             raise ValueError(f'pool must be "class" or "mean", got {pool!r}.')
         self.patch_embedding = PatchEmbedding(image_size, patch_size, in_channels, embed_dim)

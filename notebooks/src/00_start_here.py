@@ -16,7 +16,8 @@
 # %% [markdown]
 # ## Is everything here?
 #
-# The first cell prints what is installed and what the models will run on. Your lines will differ from these.
+# The first cell prints what is installed and what the models will run on. Your lines will differ from
+# these.
 
 # %% tags=["nbval-ignore-output"]
 import platform
@@ -37,8 +38,8 @@ print("runs on    ", pick_device(), "with", torch.get_num_threads(), "threads")
 #
 # ## What is in this picture?
 #
-# A photograph comes with scikit-image, so nothing has to be downloaded. The model reads pictures of only 32×32 pixels,
-# so we shrink it. **Look at both:** could *you* name what is in the small one?
+# A photograph comes with scikit-image, so nothing has to be downloaded. The model reads pictures of only
+# 32×32 pixels, so we shrink it. **Look at both:** could *you* name what is in the small one?
 
 # %%
 from skimage.data import chelsea
@@ -56,16 +57,16 @@ plots.show(
 # %% [markdown]
 # *Figure: left, the photograph; right, all that the model will see of it.*
 #
-# Now the three cells. **One:** load a model that was trained on CIFAR-10, a collection of 60,000 small pictures of ten
-# kinds of things. It comes with this package.
+# Now the three cells. **One:** load a model that was trained on CIFAR-10, a collection of 60,000 small
+# pictures of ten kinds of things. It comes with this package.
 
 # %%
 checkpoint = vitlib.load("cifar10")
 checkpoint.classes
 
 # %% [markdown]
-# **Two:** ask it. Five bars appear, the likeliest class first. **Predict before you run it:** with which animals
-# could it confuse this cat?
+# **Two:** ask it. Five bars appear, the likeliest class first. **Predict before you run it:** with which
+# animals could it confuse this cat?
 
 # %%
 probabilities = checkpoint.predict(small[None])[0]  # (10,)
@@ -94,15 +95,17 @@ plots.show(
 )
 
 # %% [markdown]
-# *Figure: left, the photograph; right, the attention of the last layer, averaged over its heads. The brighter a square,
-# the more the model took from it. The map is coarse since the model saw 8×8 squares, not pixels.*
+# *Figure: left, the photograph; right, the attention of the last layer, averaged over its heads. The
+# brighter a square, the more the model took from it. The map is coarse since the model saw 8×8 squares,
+# not pixels.*
 #
 # ## What just happened
 #
-# The picture was cut into squares, called **patches**. Each patch became a list of numbers, called a **token**. One more
-# token, the **class token**, was put in front: its job is to collect what matters. In six layers, every token looked at
-# all the others and took something from them. That is **attention**. At the end the class token was turned into
-# ten numbers, one for each class. This is the whole model in numbers:
+# The picture was cut into squares, called **patches**. Each patch became a list of numbers, called a
+# **token**. One more token, the **class token**, was put in front: its job is to collect what matters.
+# In six layers, every token looked at all the others and took something from them. That is
+# **attention**. At the end the class token was turned into ten numbers, one for each class. This is the
+# whole model in numbers:
 
 # %%
 model = checkpoint.model
@@ -112,26 +115,27 @@ print("layers      ", model.config["depth"], "with", model.config["num_heads"], 
 print("parameters  ", f"{sum(p.numel() for p in model.parameters()):,}")
 
 # %% [markdown]
-# A map is not a reason. It says where the last layer read, not why the model decided as it did. Lesson 08 is about
-# what such maps show, and what they don't.
+# A map is not a reason. It says where the last layer read, not why the model decided as it did. Lesson
+# 08 is about what such maps show, and what they don't.
 #
 # ## The map of the series
 #
 # | lesson | what you leave with |
 # |---|---|
 # | **00 Start here** | you are here |
-# | [**07 Train on CIFAR-10**](07_train_cifar10.ipynb) | your own training run, its curves, and what to do when it goes wrong |
-# | [**08 Attention maps**](08_attention_maps.ipynb) | where each layer and head looks, and how far to trust a map |
+# | [**07 Train on CIFAR-10**](07_train_cifar10.ipynb) | your own run, its curves, what can go wrong |
+# | [**08 Attention maps**](08_attention_maps.ipynb) | where each head looks, how far to trust a map |
 #
-# The pieces of the model are in the package `vitlib`, one short file for each: `patch_embedding`, `class_token`,
-# `positional_encoding`, `attention`, `encoder`, `vit`. They are written to be read, in that order.
+# The pieces of the model are in the package `vitlib`, one short file for each: `patch_embedding`,
+# `class_token`, `positional_encoding`, `attention`, `encoder`, `vit`. They are written to be read, in
+# that order.
 #
 # ## How to work with a lesson
 #
 # 1. **Predict.** Where the text asks what will happen, say it aloud before you run the cell.
 # 2. **Run** the cell, and compare.
-# 3. **Exercise.** Replace `TODO` with your answer and run the cell. The check tells you in words what is right or wrong.
-#    Nothing breaks when you leave an exercise out.
+# 3. **Exercise.** Replace `TODO` with your answer and run the cell. The check tells you in words what is
+#    right or wrong. Nothing breaks when you leave an exercise out.
 # 4. **Look up.** Under each exercise there are a hint and a solution. Click to open them.
 #
 # Try it now.
@@ -161,9 +165,9 @@ num_patches_solution = (32 // 4) * (32 // 4)
 # %% [markdown]
 # ## Exercise 2 · another picture (3 minutes)
 #
-# Ask the model about another picture. In the cell below, replace `chelsea()` by a photograph of your own:
-# `PIL.Image.open("my_photo.jpg")`. Then try something that is none of the ten classes. What does the model say?
-# There is nothing to check here: look, and wonder.
+# Ask the model about another picture. In the cell below, replace `chelsea()` by a photograph of your
+# own: `PIL.Image.open("my_photo.jpg")`. Then try something that is none of the ten classes. What does
+# the model say? There is nothing to check here: look, and wonder.
 
 # %%
 picture = fit_picture(chelsea(), 32)
@@ -181,5 +185,6 @@ checkpoint.classes[probabilities.argmax()]
 #
 # Next: [07 Train on CIFAR-10](07_train_cifar10.ipynb)
 #
-# Reference: Dosovitskiy et al. 2020, *An Image is Worth 16x16 Words*, [arXiv:2010.11929](https://arxiv.org/abs/2010.11929).
-# Photograph: Chelsea the cat, by Stéfan van der Walt, CC0.
+# Reference: Dosovitskiy et al. 2020, *An Image is Worth 16x16 Words*,
+# [arXiv:2010.11929](https://arxiv.org/abs/2010.11929). Photograph: Chelsea the cat, by Stéfan van der
+# Walt, CC0.

@@ -1,10 +1,10 @@
-"""Checks of the exercises. They print what is right or wrong and never raise, so that "Run All" goes on to the end.
+"""Checks of the exercises. They print what is right or wrong and never raise: "Run All" goes on to the end.
 
     rollout = checks.use(rollout, attention_maps.rollout)
 
-hands back the learner's function if it is right, and otherwise vitlib's, so that the cells below work either way.
-The judgement itself (one module for each lesson) compares with an independent way to compute the same thing, on
-random sizes and values from a fresh seed.
+hands back the learner's function if it is right, and otherwise vitlib's, so that the cells below work either
+way. The judgement itself (one module for each lesson) compares with an independent way to compute the same
+thing, on random sizes and values from a fresh seed.
 """
 
 import linecache
@@ -34,7 +34,10 @@ _PACKAGE = str(Path(__file__).parents[1])
 
 
 def check(name):
-    """Register the function below as the check called `name`: it takes the answer and raises `NotYet` if it is wrong."""
+    """Register a function as the check called `name`.
+
+    It takes the answer, raises `NotYet` if that is wrong, and otherwise tells in words what was verified.
+    """
 
     def register(function):
         _checks[name] = function
@@ -44,7 +47,7 @@ def check(name):
 
 
 def use(answer, reference):
-    """Check a learner's function or class and say what was found; give it back if it is right, else `reference`."""
+    """Check a learner's function or class and say what was found; give it back if right, else `reference`."""
     if _judge(reference.__name__, answer):
         return answer
     print("Until it is right, the notebook goes on with vitlib's own.")
@@ -75,7 +78,8 @@ def _judge(name, answer):
     except NotYet as problem:
         print(f"[not yet] {name}: {problem}")
     except Exception as error:
-        print(f"[not yet] {name}: your code stopped with {type(error).__name__}: {error}{_learners_line(error)}")
+        stopped = f"your code stopped with {type(error).__name__}: {error}"
+        print(f"[not yet] {name}: {stopped}{_learners_line(error)}")
     else:
         _passed[name] = True
         print(f"[ok] {name}: {verified}")
@@ -100,8 +104,8 @@ def _need(got):
 def equal(what, got, want, tolerance=1e-5, diagnoses=()):
     """Compare a learner's tensor with the right one.
 
-    `diagnoses` are pairs (wrong tensor, words): where the learner's numbers are those of a known mistake, the words
-    say which.
+    `diagnoses` are pairs (wrong tensor, words): where the learner's numbers are those of a known mistake, the
+    words say which.
     """
     _need(got)
     if not torch.is_tensor(got):
