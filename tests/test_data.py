@@ -124,8 +124,9 @@ def test_splits_are_cut_by_class_and_never_overlap(tmp_path):
     assert as_set(whole.images) == sets["train"] | sets["validation"]
 
 
-def test_places_in_order(tmp_path, monkeypatch):
-    """Catches a cache that wins over VITLIB_DATA, or VITLIB_DATA that wins over an explicit root."""
+def test_places_in_order(tmp_path, monkeypatch, capsys):
+    """Catches a cache that wins over VITLIB_DATA, VITLIB_DATA that wins over an explicit root, and a wrong
+    VITLIB_DATA that nobody hears of."""
     for name, colour in (("root", 10), ("named", 20), ("cache", 30)):
         for part, number in PER_CLASS.items():
             for label in data.CIFAR10_CLASSES:
@@ -135,8 +136,11 @@ def test_places_in_order(tmp_path, monkeypatch):
     monkeypatch.setenv("VITLIB_DATA", str(tmp_path / "named"))
     assert data.cifar10("test", tmp_path / "root").images.unique().item() == 10
     assert data.cifar10("test").images.unique().item() == 20
+    assert "VITLIB_DATA" not in capsys.readouterr().out
     monkeypatch.setenv("VITLIB_DATA", str(tmp_path / "nothing here"))
     assert data.cifar10("test").images.unique().item() == 30
+    said = f"VITLIB_DATA={tmp_path / 'nothing here'} holds neither cifar-10-batches-py nor train/ and test/"
+    assert f"{said}: looking in {tmp_path / 'cache'}." in capsys.readouterr().out
 
 
 def test_unknown_split():
@@ -145,7 +149,7 @@ def test_unknown_split():
 
 
 def test_no_root(tmp_path):
-    with pytest.raises(FileNotFoundError, match="(?s)nowhere.*Three remedies.*shapes"):
+    with pytest.raises(FileNotFoundError, match="(?s)nowhere.*contains train/ and test/.*Three remedies"):
         data.cifar10("train", tmp_path / "nowhere")
 
 
@@ -220,6 +224,11 @@ def test_archive(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="(?s)broken or incomplete.*Delete.*cifar-10-python.tar.gz"):
         data.cifar10("test", root)
     archive.write_bytes(whole)
+    with monkeypatch.context() as patch:  # a whole one in a folder that cannot be written to
+        refuse = PermissionError(13, "Permission denied")
+        patch.setattr(tarfile.TarFile, "extractall", lambda *_, **__: (_ for _ in ()).throw(refuse))
+        with pytest.raises(ValueError, match="could not be unpacked there.*denied.*Copy it into .*cache"):
+            data.cifar10("test", root)
     assert len(data.cifar10("test", root)) == 30
 
 
@@ -292,6 +301,28 @@ def test_broken_cache_is_rebuilt(damage, tmp_path, decoded):
     assert len(decoded) == 200 and torch.equal(first.images, again.images)
 
 
+def test_cache_of_another_version(tmp_path, decoded, monkeypatch):
+    """Catches pixels that an older version of the package decoded."""
+    write_folders(tmp_path)
+    data.cifar10("test", tmp_path)
+    monkeypatch.setattr(data, "_DECODING", "another")
+    data.cifar10("test", tmp_path)
+    assert len(decoded) == 200
+
+
+def test_cache_that_cannot_be_written(tmp_path, monkeypatch, capsys):
+    """As on a read-only file system, where even removing what is not there fails. Still an answer."""
+
+    def refuse(*_, **__):
+        raise OSError(30, "Read-only file system")
+
+    write_folders(tmp_path)
+    for name in ("mkdir", "unlink", "write_bytes"):
+        monkeypatch.setattr(data.Path, name, refuse)
+    assert len(data.cifar10("test", tmp_path)) == 30
+    assert "next start will be slow" in capsys.readouterr().out
+
+
 def test_class_that_moves_between_folders(tmp_path, decoded):
     """Catches a cache key made of file names alone: the labels would be the old ones."""
     for name, number in (("a", 4), ("b", 6)):
@@ -341,6 +372,35 @@ def test_own_pictures_with_train_and_test(tmp_path):
     assert not as_set(test.images) & as_set(data.image_folder(tmp_path, "train+validation", 32).images)
 
 
+@pytest.mark.parametrize("name", ["validation", "val"])
+def test_own_pictures_with_a_folder_for_validation(name, tmp_path, capsys):
+    """Catches one that is passed over: its pictures would be lost, and training ones taken in their place."""
+    sizes = {"train": ((32, 32),), name: ((32, 40),), "test": ((32, 50),)}
+    for number, part in ((10, "train"), (5, name), (4, "test")):
+        write_own(tmp_path / part, sizes[part], number)
+    expected = {"train": (30, 32), "validation": (15, 40), "test": (12, 50)}
+    for split, (number, width) in expected.items():
+        assert len(data.image_folder(tmp_path, split, 32)) == number
+        said = capsys.readouterr().out
+        assert "all were" in said if width == 32 else f"widths {width} to {width}" in said
+    both = data.image_folder(tmp_path, "train+validation", 32)
+    assert both.labels.bincount().tolist() == [15] * 3
+    write_own(tmp_path / name, classes=("jar",))
+    with pytest.raises(ValueError, match="train and validation.*only one of them has jar"):
+        data.image_folder(tmp_path, "test", 32)
+
+
+def test_own_pictures_without_a_test_folder(tmp_path):
+    """Catches the advice to put train's pictures right into train/, which would merge the classes."""
+    write_own(tmp_path / "own" / "train", per_class=3)
+    for _ in range(2):  # train/ alone, then with val/
+        with pytest.raises(ValueError, match="train/ but no test/. Rename val/.*train/ alone"):
+            data.image_folder(tmp_path / "own", "train", 32)
+        write_own(tmp_path / "own" / "val", per_class=3)
+    write_own(tmp_path / "vehicles", per_class=3, classes=("bus", "train"))  # a class may have this name
+    assert data.image_folder(tmp_path / "vehicles", "train", 32).classes == ["bus", "train"]
+
+
 def test_what_was_changed_is_said(tmp_path, capsys):
     """Height and width apart, on a non-square size; on a second start, from the cache, too."""
     write_own(tmp_path / "own", per_class=40)
@@ -387,9 +447,9 @@ def test_folders_that_cannot_be_used(tmp_path):
     (tmp_path / "own" / "jar").mkdir()
     refused(ValueError, "jar is empty.*delete")
     save_picture(random_pictures(1)[0], tmp_path / "own" / "jar" / "only.png")
-    refused(ValueError, "class jar has 1 pictures")
+    refused(ValueError, "Class jar has 1 pictures")
     save_picture(random_pictures(1)[0], tmp_path / "own" / "jar" / "more" / "0.png")
-    refused(ValueError, "more is a folder.*straight into jar")
+    refused(ValueError, "more is a folder.*right into jar")
     write_own(tmp_path / "one", classes=("cup",))
     refused(ValueError, r"only one class \(cup\)", tmp_path / "one")
     write_own(tmp_path / "two" / "train")
@@ -397,6 +457,21 @@ def test_folders_that_cannot_be_used(tmp_path):
     refused(ValueError, "only one of them has jar, tin", tmp_path / "two")
     with pytest.raises(ValueError, match="'all'"):
         data.image_folder(tmp_path / "own", "all", 32)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows lets only administrators make links")
+def test_broken_link(tmp_path):
+    write_own(tmp_path)
+    (tmp_path / "pen" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    with pytest.raises(ValueError, match="gone.png is a broken link"):
+        data.image_folder(tmp_path, "train", 32)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, file names are Unicode")
+def test_file_name_that_is_not_utf8(tmp_path):
+    write_own(tmp_path, per_class=4)
+    (tmp_path / "pen" / "00.png").rename(tmp_path / "pen" / os.fsdecode(b"\xff.png"))
+    assert len(data.image_folder(tmp_path, "train+validation", 32)) == 9
 
 
 def test_file_that_is_no_picture(tmp_path):
@@ -462,6 +537,22 @@ def test_load_picture_grey(tmp_path):
         assert torch.equal(image, torch.tensor(ramp).to(torch.uint8).expand(3, -1, -1))
 
 
+def test_load_picture_of_32_bits(tmp_path):
+    """Catches values of 8 or 16 bits, or fractions of 1, that come out black, and a wrap to dark pixels."""
+    ramp = torch.arange(32, dtype=torch.int32).expand(32, -1)
+    for name, pixels, expected in (
+        ("8", 8 * ramp, 8 * ramp),
+        ("16", 2048 * ramp, 8 * ramp),
+        ("beyond", 70_000 + ramp, 255 + 0 * ramp),
+    ):
+        Image.fromarray(pixels.numpy()).save(tmp_path / f"{name}.tif")
+        image = data.load_picture(tmp_path / f"{name}.tif", 32)
+        assert torch.equal(image, expected.to(torch.uint8).expand(3, -1, -1))
+    Image.fromarray((ramp / 31).numpy()).save(tmp_path / "float.tif")
+    with pytest.raises(ValueError, match="float.tif holds floating-point numbers.*8 or 16 bits"):
+        data.load_picture(tmp_path / "float.tif", 32)
+
+
 def test_load_picture_fits_the_shorter_side(tmp_path):
     """Catches stretching, and a crop that is not central, on portrait, landscape and a non-square target."""
     pixels = np.zeros((60, 180, 3), np.uint8)
@@ -477,11 +568,15 @@ def test_load_picture_fits_the_shorter_side(tmp_path):
 
 
 def test_pictures_that_cannot_be_loaded(tmp_path, monkeypatch):
-    with pytest.raises(FileNotFoundError, match="no picture.*nowhere.jpg"):
+    with pytest.raises(FileNotFoundError, match="There is no picture.*nowhere.jpg"):
         data.load_picture(tmp_path / "nowhere.jpg", 32)
     (tmp_path / "words.jpg").write_text("not a picture")
     with pytest.raises(ValueError, match="words.jpg cannot be read as a picture"):
         data.load_picture(tmp_path / "words.jpg", 32)
+    half_a_number = b"Exif\0\0II*\0\x08\0\0"  # Pillow fails with a struct.error
+    four_colours().save(tmp_path / "exif.png", exif=half_a_number)
+    with pytest.raises(ValueError, match="exif.png cannot be read as a picture"):
+        data.load_picture(tmp_path / "exif.png", 32)
     save_picture(random_pictures(1, 100, 100)[0], tmp_path / "huge.png")
     for limit in (4_000, 9_000):  # Pillow refuses twice its limit, and only warns above it
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
@@ -501,6 +596,9 @@ def test_image_data_picks_pictures():
             assert torch.equal(getattr(part, name), getattr(drawn, name)[indices])
         assert part.classes == drawn.classes and len(part) == len(drawn.labels[indices])
     assert data.ImageData(drawn.images, drawn.labels, drawn.classes)[:3].masks is None
+    for index in (3, torch.tensor(3)):  # or the images would be one (C, H, W), and len() would be 3
+        with pytest.raises(ValueError, match="gives no batch.*i : i"):
+            drawn[index]
 
 
 @pytest.mark.parametrize("batch, channels", [(1, 1), (7, 3)])
@@ -518,6 +616,8 @@ def test_normalize_refuses():
     """Floats would be divided by 255 twice; one channel and three means would broadcast to three channels."""
     with pytest.raises(ValueError, match="float32"):
         data.normalize(torch.zeros(2, 3, 4, 4), (0.5,) * 3, (0.5,) * 3)
+    with pytest.raises(ValueError, match=r"\(3, 4, 4\).*image\[None\]"):  # not "4 channels"
+        data.normalize(torch.zeros(3, 4, 4, dtype=torch.uint8), (0.5,) * 3, (0.5,) * 3)
     with pytest.raises(ValueError, match="1 channels.*3 means"):
         data.normalize(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), (0.5,) * 3, (0.5,) * 3)
 

@@ -96,7 +96,8 @@ def test_predict_a_folder(tmp_path, capsys, to_file):
     ship("cifar10", TEN, BIAS)
     for name in ("b, with comma.png", "a.jpg", "ü.png"):
         draw(tmp_path / "photos" / name, (9, 200, 9))
-    (tmp_path / "photos" / ".hidden").write_text("not a picture")
+    for hidden in (".hidden", "Thumbs.db", "desktop.ini"):
+        (tmp_path / "photos" / hidden).write_text("not a picture")
     (tmp_path / "photos" / "more").mkdir()
     output = ["--output", str(tmp_path / "new" / "table.csv")] if to_file else []
     assert main(["predict", str(tmp_path / "photos"), *output]) == 0
@@ -127,6 +128,20 @@ def test_an_unreadable_file_in_a_folder(tmp_path, capsys):
     for name in ("half.png", "notes.txt"):
         assert "cannot be read as a picture" in rows[name]["error"] and rows[name]["class 1"] == ""
     assert "2 of 3 files could not be read" in told.err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, file names are Unicode")
+@pytest.mark.parametrize("to_file", [True, False])
+def test_a_file_name_that_is_not_utf8(tmp_path, capsys, to_file):
+    """A table that is lost, after all the work, to one name."""
+    ship("pets", ["cat", "dog"])
+    photo = draw(tmp_path / "photos" / "a.png", (9, 200, 9))
+    photo.rename(photo.with_name(os.fsdecode(b"caf\xe9.png")))
+    output = ["--output", "table.csv"] if to_file else []
+    assert main(["predict", str(tmp_path / "photos"), "--model", "pets", *output]) == 0
+    printed = capsys.readouterr().out
+    text = Path("table.csv").read_text(encoding="utf-8") if to_file else printed
+    assert [row["file"] for row in csv.DictReader(io.StringIO(text))] == ["caf\\udce9.png"]
 
 
 def error_of(capsys, *arguments):

@@ -262,6 +262,13 @@ def test_what_is_not_a_picture_is_refused():
             plots.picture_grid(wrong)
 
 
+def test_no_pictures_are_refused():
+    with pytest.raises(ValueError, match="There are no pictures to show."):
+        plots.picture_grid([])
+    with pytest.raises(ValueError, match="There are no pictures to show."):
+        plots.predictions(PICTURES[:0], [], torch.zeros(0, 2), ["cat", "dog"])
+
+
 def test_predictions_say_what_is_right():
     probabilities = torch.tensor([[0.1, 0.9, 0], [0.2, 0.3, 0.5]])
     fig = plots.predictions(PICTURES[:2], torch.tensor([1, 0]), probabilities, ["cat", "dog", "ship"])
@@ -316,6 +323,23 @@ def test_curves_skip_what_was_not_measured(as_rows):
         "loss",
         "accuracy",
     ] and loss.get_xlabel() == "step"
+
+
+def test_live_curves_draw_at_once_then_rarely_and_always_the_end(monkeypatch):
+    """Catches a picture for every row, a second widget, and a last row within two seconds that is left out."""
+    shown, history, pictures = [], [], []
+    monkeypatch.setattr(plots, "display", lambda data, raw: shown.append(data))
+    live = plots.LiveCurves()
+    for seconds, accuracy in ((100, None), (101, None), (103, None), (104, 0.5)):
+        row = {"step": seconds, "train_loss": 1 / seconds}
+        history.append(row | {"validation_loss": accuracy, "validation_accuracy": accuracy})
+        monkeypatch.setattr(plots.time, "monotonic", lambda seconds=seconds: seconds)
+        live(history)
+        pictures.append(live.widget.value)
+    assert len(shown) == 1 and "application/vnd.jupyter.widget-view+json" in shown[0]
+    first, second, third, last = pictures
+    assert first == second and len({second, third, last}) == 3
+    assert Image.open(io.BytesIO(last)).format == "PNG"
 
 
 def test_learning_rate_schedule_counts_steps_from_1():

@@ -422,7 +422,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch, save_each
 
     def full_later(number):
         calls.append(number)
-        if len(calls) > 1 + 3 * 4:  # config.json, then three files for each of four steps
+        if len(calls) > 1 + 3 * 5:  # config.json, then three files at the start and after each of four steps
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         fsync(number)
 
@@ -511,9 +511,45 @@ def test_model_and_data_that_do_not_fit(tmp_path):
         train(small_model(), TRAIN, others, small_config(), tmp_path)
     with pytest.raises(ValueError, match="no pictures"):
         train(small_model(), TRAIN[:0], VALIDATION, small_config(), tmp_path)
-    with pytest.raises(ValueError, match=r"\(8, 8\).*\(8, 16\)"):
-        train(small_model(), coloured(38, (8, 16)), VALIDATION, small_config(), tmp_path)
+    for datasets in ((coloured(38, (8, 16)), VALIDATION), (TRAIN, coloured(38, (8, 16)))):
+        with pytest.raises(ValueError, match=r"\(8, 8\).*\(8, 16\)"):
+            train(small_model(), *datasets, small_config(), tmp_path)
+    for labels in (TRAIN.labels + 3, TRAIN.labels - 1, TRAIN.labels.int(), TRAIN.labels[:-1]):
+        with pytest.raises(ValueError, match="Expected 38 labels from 0 to 2"):
+            data = ImageData(TRAIN.images, labels, TRAIN.classes)
+            train(small_model(), data, VALIDATION, small_config(), tmp_path)
     assert not (tmp_path / "last.safetensors").exists()
+
+
+def test_a_model_in_the_directory_is_not_overwritten(tmp_path):
+    """The weights of another program, in the usual file names, lost to a run."""
+    (tmp_path / "model.safetensors").write_bytes(b"precious")
+    with pytest.raises(ValueError, match="no run to go on from"):
+        train(small_model(), TRAIN, VALIDATION, small_config(), tmp_path)
+    assert (tmp_path / "model.safetensors").read_bytes() == b"precious"
+
+
+def test_other_pictures_are_another_run(tmp_path):
+    """As many pictures of the same classes, but not the same ones, taken for those of the run."""
+    train(small_model(), TRAIN, VALIDATION, small_config(), tmp_path)
+    others = ImageData(255 - TRAIN.images, TRAIN.labels, TRAIN.classes)
+    with pytest.raises(ValueError, match="checksum of the pictures"):
+        train(small_model(), others, VALIDATION, small_config(), tmp_path)
+
+
+def test_the_start_is_kept(tmp_path):
+    """Whatever stops the first steps, another process begins from the same weights."""
+    model, other = small_model(), small_model()
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+
+    def broken(history):
+        raise RuntimeError("the curves cannot be drawn")
+
+    with pytest.raises(RuntimeError):
+        train(model, TRAIN, VALIDATION, small_config(), tmp_path, broken)
+    kept = checkpoint.load(tmp_path / "model.safetensors").model.state_dict()
+    assert all(torch.equal(kept[name], start[name]) for name in start)
+    assert train(other, TRAIN, VALIDATION, small_config(), tmp_path).finished
 
 
 # --- what a run leaves --------------------------------------------------------------------------------------
@@ -525,10 +561,10 @@ def test_history_and_configuration_on_disk(tmp_path, monkeypatch):
     seen = []
     config = small_config(epochs=2, evaluations=3, warmup=0.3, seed=5)  # 10 steps
     result = train(small_model(), TRAIN, VALIDATION, config, tmp_path, lambda rows: seen.append(len(rows)))
-    assert [row["step"] for row in result.history] == [3, 4, 5, 7, 8, 10]
+    assert [row["step"] for row in result.history] == [1, 3, 4, 5, 7, 8, 10]
     evaluated = [row["step"] for row in result.history if row["validation_accuracy"] is not None]
     assert evaluated == [4, 7, 10]
-    assert seen == [1, 2, 3, 4, 5, 6]
+    assert seen == [1, 2, 3, 4, 5, 6, 7]
     for row in result.history:
         assert row["epoch"] == row["step"] / 5
         assert row["learning_rate"] == learning_rate_factor(row["step"] - 1, 10, 0.3)
@@ -543,7 +579,8 @@ def test_history_and_configuration_on_disk(tmp_path, monkeypatch):
     about = json.loads((tmp_path / "config.json").read_text())
     assert about["training"]["seed"] == 5 and about["training"]["mean"] == [0.5, 0.5, 0.5]
     assert (about["precision"], about["total_steps"]) == ("fp32", 10)
-    assert about["data"] == {"pictures": 38, "classes": CLASSES}
+    checksum = about["data"].pop("checksum of the pictures")
+    assert about["data"] == {"pictures": 38, "classes": CLASSES} and checksum
     assert VisionTransformer(**about["model"]).config == small_model().config
     notes = checkpoint.load(tmp_path / "model.safetensors").notes
     assert notes == {"training": about["training"], "steps": 10, "precision": "fp32"}
@@ -568,7 +605,7 @@ def test_train_loss_is_the_mean_since_the_last_row(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "training_step", recorded)
     monkeypatch.setattr(training, "HISTORY_ROWS", 2)
     result = train(small_model(), TRAIN, VALIDATION, small_config(), tmp_path)
-    expected = [sum(losses[:10]) / 10, sum(losses[10:]) / 10]
+    expected = [losses[0], sum(losses[1:10]) / 9, sum(losses[10:]) / 10]
     assert [row["train_loss"] for row in result.history] == pytest.approx(expected)
 
 

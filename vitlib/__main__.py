@@ -166,8 +166,9 @@ def predict_folder(found, folder, output):
     from tqdm import tqdm
 
     from vitlib.checkpoint import write_whole
+    from vitlib.data import visible
 
-    files = sorted(file for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
+    files = [Path(entry) for entry in visible(folder) if entry.is_file()]
     if not files:
         raise ValueError(f"There are no files in {folder}: name the folder that holds the pictures.")
     numbers = range(1, min(TOP, len(found.classes)) + 1)
@@ -182,10 +183,11 @@ def predict_folder(found, folder, output):
         except ValueError as error:
             table.writerow({"file": file.name, "error": error})
             unreadable += 1
+    content = text.getvalue().encode(errors="backslashreplace")  # a file's name need not be valid UTF-8
     if output:
-        write_whole(output, text.getvalue().encode())
+        write_whole(output, content)
     else:
-        print(text.getvalue(), end="")
+        print(content.decode(), end="")
     if unreadable:
         print(f"{unreadable} of {len(files)} files could not be read: see the last column.", file=sys.stderr)
     return 1 if unreadable else 0

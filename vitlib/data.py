@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from tqdm import tqdm
 
+from vitlib.checkpoint import write_whole
 from vitlib.patch_embedding import as_pair
 
 CIFAR10_CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -42,7 +43,7 @@ class ImageData:
 
     images: uint8 (N, C, H, W). labels: int64 (N,), places in `classes`. masks: bool (N, H, W), true where the
     object is, or None where that is not known. `data[indices]` picks pictures, by a slice or by a tensor of
-    indices or booleans, and is an ImageData again.
+    indices or booleans, and is an ImageData again. A single index raises ValueError.
     """
 
     images: Tensor
@@ -54,8 +55,14 @@ class ImageData:
         return len(self.images)
 
     def __getitem__(self, indices) -> "ImageData":
+        labels = self.labels[indices]
+        if labels.ndim == 0:
+            raise ValueError(
+                f"One index, {indices}, gives no batch. For one picture write data[i : i + 1], or"
+                " data.images[i] and data.labels[i]."
+            )
         masks = None if self.masks is None else self.masks[indices]
-        return ImageData(self.images[indices], self.labels[indices], self.classes, masks)
+        return ImageData(self.images[indices], labels, self.classes, masks)
 
 
 # Batches
@@ -65,14 +72,20 @@ def normalize(images: Tensor, mean, std) -> Tensor:
     """Turn pixels 0..255 into numbers with mean about 0 and standard deviation about 1, channel by channel.
 
     images: uint8 (B, C, H, W). mean, std: C numbers each, for pixels in 0..1. Returns float32 (B, C, H, W).
-    Raises ValueError for pixels that are not uint8, and for another number of channels.
+    Raises ValueError for a picture that is not in a batch, for pixels that are not uint8, and for another
+    number of channels.
     """
+    if images.ndim != 4:
+        raise ValueError(
+            f"normalize() takes a batch (B, C, H, W), got shape {tuple(images.shape)}. Give one picture as a"
+            " batch of one: image[None]."
+        )
     if images.dtype != torch.uint8:
-        raise ValueError(f"normalize takes uint8 pixels, 0..255, got {images.dtype}: normalized before?")
+        raise ValueError(f"normalize() takes uint8 pixels, 0..255, got {images.dtype}: normalized before?")
     if len(mean) != images.shape[1] or len(std) != images.shape[1]:
         raise ValueError(
-            f"the images have {images.shape[1]} channels, but there are {len(mean)} means and {len(std)}"
-            " standard deviations: give one of each per channel"
+            f"The images have {images.shape[1]} channels, but there are {len(mean)} means and {len(std)}"
+            " standard deviations. Give one of each per channel."
         )
     mean = torch.tensor(mean, device=images.device).view(-1, 1, 1)
     std = torch.tensor(std, device=images.device).view(-1, 1, 1)
@@ -122,7 +135,7 @@ def cifar10(split: str, root=None) -> ImageData:
         _check_cifar10_files(folder, files)
         tensors = _read_folders(folder, files, (32, 32), part)
         if (tensors["sizes"] != 32).any():
-            raise ValueError(f"{folder} is not CIFAR-10: not all are 32x32. For your own, use image_folder")
+            raise ValueError(f"{folder} is not CIFAR-10: not all are 32x32. For your own, use image_folder.")
     else:
         tensors = _cached(
             f"{folder.resolve()} batches",
@@ -139,17 +152,18 @@ def cifar10(split: str, root=None) -> ImageData:
 
 
 def _find_cifar10(root) -> Path:
-    """The first place that holds CIFAR-10 in some form; the cache, to download into, where none does."""
-    places = [_cache()]
+    """The folder that holds CIFAR-10 in some form, or the cache, which it can be downloaded into."""
+    named = root if root is not None else os.environ.get("VITLIB_DATA")
+    if not named:
+        return _cache()
+    place = Path(named).expanduser()
+    if _has_train_and_test(place) or (place / _BATCHES).is_dir() or (place / _ARCHIVE).is_file():
+        return place
+    lacking = f"holds neither {_BATCHES} nor train/ and test/"
     if root is not None:
-        places = [Path(root).expanduser()]
-    elif os.environ.get("VITLIB_DATA"):
-        places.insert(0, Path(os.environ["VITLIB_DATA"]).expanduser())
-    for place in places:
-        if _has_train_and_test(place) or (place / _BATCHES).is_dir() or (place / _ARCHIVE).is_file():
-            return place
-    if root is not None:
-        raise FileNotFoundError(_no_cifar10(f"there is no {_BATCHES} and no train and test in {places[0]}"))
+        hint = "give the folder that contains train/ and test/"
+        raise FileNotFoundError(_no_cifar10(f"{place} {lacking}; {hint}"))
+    print(f"VITLIB_DATA={place} {lacking}: looking in {_cache()}.")
     return _cache()
 
 
@@ -178,11 +192,16 @@ def _read_batches(folder: Path) -> dict[str, Tensor]:
         with _patience(seconds=30), contextlib.redirect_stderr(sys.stdout):
             datasets = {name: CIFAR10(folder, name == "train", download=download) for name in _PER_CLASS}
     except (OSError, http.client.HTTPException, RuntimeError) as error:
+        if whole_archive and isinstance(error, OSError):  # nothing was downloaded, and the sum is right
+            raise ValueError(
+                f"{folder / _ARCHIVE} could not be unpacked there ({error}). Copy it into {_cache()}, or to a"
+                " folder that you can write to and that root or VITLIB_DATA names."
+            ) from error
         if may_download:
             raise FileNotFoundError(_no_cifar10(f"the download failed with {error!r}")) from error
         raise ValueError(
-            f"the CIFAR-10 in {folder} is broken or incomplete (wrong MD5 sums). Delete {_BATCHES} and"
-            f" {_ARCHIVE} there, put a whole copy of {_URL} in their place, and run this again"
+            f"The CIFAR-10 in {folder} is broken or incomplete (wrong MD5 sums). Delete {_BATCHES} and"
+            f" {_ARCHIVE} there, put a whole copy of {_URL} in their place, and run this again."
         ) from error
     tensors = {}
     for part, dataset in datasets.items():
@@ -209,13 +228,13 @@ def _check_cifar10_files(folder: Path, files: dict[str, dict[str, list]]):
         if list(classes) != CIFAR10_CLASSES:
             raise ValueError(
                 f"{folder / part} is not CIFAR-10: its classes are {', '.join(classes)}. Point root or"
-                " VITLIB_DATA at CIFAR-10; for your own pictures use image_folder"
+                " VITLIB_DATA at CIFAR-10; for your own pictures use image_folder."
             )
         for name, pictures in classes.items():
             if len(pictures) != _PER_CLASS[part]:
                 raise ValueError(
                     f"{folder / part / name} holds {len(pictures)} pictures, not {_PER_CLASS[part]}: was it"
-                    " unpacked to the end? Unpack CIFAR-10 again"
+                    " unpacked to the end? Unpack CIFAR-10 again."
                 )
 
 
@@ -271,7 +290,7 @@ def shapes(split: str, number: int, seed: int = 0) -> ImageData:
     """
     _check_split(split, _SPLITS[:3])
     if number < 1:
-        raise ValueError(f"shapes draws at least 1 picture, asked for {number}")
+        raise ValueError(f"shapes() draws at least 1 picture, asked for {number}.")
     generator = torch.Generator().manual_seed(3 * seed + _SPLITS.index(split))
     chunks = [_draw(generator) for _ in range(0, number, _CHUNK)]
     images, labels, masks = (torch.cat(parts)[:number] for parts in zip(*chunks, strict=True))
@@ -330,34 +349,45 @@ def _draw(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
 def image_folder(path, split: str, image_size, seed: int = 0) -> ImageData:
     """Your own pictures, one folder a class, brought to one size; what was changed for that is printed.
 
-    path: a folder that holds `<class>/` folders, or `train/<class>/` and `test/<class>/`. split: "train",
-    "validation", "test" or "train+validation". Without `test/`, `seed` picks a tenth of each class for the
-    test and a tenth for validation; with it, a tenth of each class of `train/` for validation. image_size: an
-    int or (height, width). Pictures are turned upright, laid on white, made RGB and cropped as in
-    `load_picture`.
+    path: a folder that holds `<class>/` folders, or `train/<class>/`, `test/<class>/` and perhaps
+    `validation/<class>/` (or `val/`). split: "train", "validation", "test" or "train+validation". Where there
+    is no folder for validation, `seed` picks a tenth of each class of `train/` for it; without `train/` and
+    `test/`, a tenth of each class for the test and another for validation. image_size: an int or
+    (height, width). Pictures are turned upright, laid on white, made RGB and cropped as in `load_picture`.
     Raises FileNotFoundError where there is no such folder, ValueError for what cannot be used.
     """
     _check_split(split, _SPLITS)
     folder, image_size = Path(path).expanduser(), as_pair(image_size)
     if _has_train_and_test(folder):
         files = {name: _list_pictures(folder / name) for name in ("train", "test")}
-        part = "test" if split == "test" else "train"
-        if list(files["train"]) != list(files["test"]):
-            different = ", ".join(sorted(set(files["train"]) ^ set(files["test"])))
-            raise ValueError(
-                f"train and test in {folder} have different classes: only one of them has {different}."
-                " Give both the same class folders"
-            )
+        for name in ("validation", "val"):
+            if (folder / name).is_dir():
+                files["validation"] = _list_pictures(folder / name)
+        for name, group in files.items():
+            if list(group) != list(files["train"]):
+                different = ", ".join(sorted(set(group) ^ set(files["train"])))
+                raise ValueError(
+                    f"train and {name} in {folder} have different classes: only one of them has {different}."
+                    " Give both the same class folders."
+                )
+    elif (folder / "train").is_dir() and any(entry.is_dir() for entry in visible(folder / "train")):
+        # With pictures straight in it, train/ is a class: of trains.
+        raise ValueError(
+            f"{folder} holds train/ but no test/. Rename val/ (or validation/) to test/, or give the path of"
+            " train/ alone to split it by seed."
+        )
     else:
-        files, part = {"all": _list_pictures(folder)}, "all"
-    classes = list(files[part])
-    tensors = _read_folders(folder, files, image_size, part)
-    data = ImageData(tensors["images"], tensors["labels"], classes)
-    chosen = torch.ones(len(data), dtype=torch.bool)
-    if part != "test":
-        chosen = _split_by_seed(data, split, seed, test_too=part == "all")
-    print(f"{folder.name}, {split}: " + _what_was_changed(tensors["sizes"][chosen], image_size, classes))
-    return data[chosen]
+        files = {"all": _list_pictures(folder)}
+    by_seed = "all" in files or "validation" not in files and split != "test"
+    parts = split.split("+") if not by_seed else ["all"] if "all" in files else ["train"]
+    read = [_read_folders(folder, files, image_size, part) for part in parts]
+    images, labels, sizes = (torch.cat([part[n] for part in read]) for n in ("images", "labels", "sizes"))
+    data = ImageData(images, labels, list(files[parts[0]]))
+    if by_seed:
+        chosen = _split_by_seed(data, split, seed, test_too="all" in files)
+        data, sizes = data[chosen], sizes[chosen]
+    print(f"{folder.name}, {split}: " + _what_was_changed(sizes, image_size, data.classes))
+    return data
 
 
 def _split_by_seed(data: ImageData, split: str, seed: int, test_too: bool) -> Tensor:
@@ -368,7 +398,7 @@ def _split_by_seed(data: ImageData, split: str, seed: int, test_too: bool) -> Te
         places = (data.labels == label).nonzero().flatten()
         parts = 3 if test_too else 2
         if len(places) < parts:
-            raise ValueError(f"class {name} has {len(places)} pictures: add some, a split takes {parts}")
+            raise ValueError(f"Class {name} has {len(places)} pictures: add some, a split takes {parts}.")
         places = places[torch.randperm(len(places), generator=generator)]
         tenth = max(1, round(len(places) / 10))
         member["validation"][places[:tenth]] = True
@@ -402,7 +432,7 @@ def load_picture(path, image_size) -> Tensor:
     Raises FileNotFoundError where there is no such file, ValueError for a file that is not a usable picture.
     """
     if not Path(path).is_file():
-        raise FileNotFoundError(f"there is no picture {path}: check the name and the folder")
+        raise FileNotFoundError(f"There is no picture {path}: check the name and the folder.")
     return fit_picture(_open_picture(path), image_size)
 
 
@@ -412,18 +442,24 @@ def _open_picture(path) -> Image.Image:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path) as image:
                 image.load()
+                image = ImageOps.exif_transpose(image)
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise ValueError(
-            f"{path} is too large: over {Image.MAX_IMAGE_PIXELS:,} pixels. Make it smaller first"
+            f"{path} is too large: over {Image.MAX_IMAGE_PIXELS:,} pixels. Make it smaller first."
         ) from error
-    except (OSError, SyntaxError, ValueError) as error:
+    except Exception as error:  # Pillow's readers raise whatever their parsing of a broken file runs into
         raise ValueError(
             f"{path} cannot be read as a picture ({error}). Is it another kind of file, or only half copied?"
-            " Copy it again, or take it out of the folder"
+            " Copy it again, or take it out of the folder."
         ) from error
-    image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I"):  # 16-bit grey, which convert would clip
-        image = Image.fromarray((np.asarray(image) // 256).astype(np.uint8))
+    if image.mode == "F":
+        raise ValueError(
+            f"{path} holds floating-point numbers, which do not say what is white. Save it with 8 or 16 bits."
+        )
+    if image.mode.startswith("I"):  # grey in 16 or 32 bits, which convert would clip
+        pixels = np.asarray(image)
+        pixels = pixels // 256 if image.mode != "I" or pixels.max() > 255 else pixels  # 32 may hold 8 bits
+        image = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -431,7 +467,7 @@ def _open_picture(path) -> Image.Image:
 
 
 def fit_picture(image, image_size) -> Tensor:
-    """One picture in memory as uint8 (3, H, W): the shorter side is resized to fit, and the middle is cut out.
+    """One picture in memory as uint8 (3, H, W): the shorter side is resized to fit, the middle is cut out.
 
     image: a PIL image, or a uint8 array (height, width, 3). image_size: an int or (height, width).
     """
@@ -446,7 +482,7 @@ def fit_picture(image, image_size) -> Tensor:
 
 def _check_split(split: str, splits):
     if split not in splits:
-        raise ValueError(f"there is no split {split!r}: choose one of {', '.join(splits)}")
+        raise ValueError(f"There is no split {split!r}: choose one of {', '.join(splits)}.")
 
 
 def _has_train_and_test(folder: Path) -> bool:
@@ -456,23 +492,25 @@ def _has_train_and_test(folder: Path) -> bool:
 def _list_pictures(folder: Path) -> dict[str, list[os.DirEntry]]:
     """The classes of a folder, sorted, and the files of each, sorted by name."""
     if not folder.exists():
-        raise FileNotFoundError(f"there is no folder {folder}: check the path")
+        raise FileNotFoundError(f"There is no folder {folder}: check the path.")
     if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder: give one that holds a folder a class")
-    classes = {entry.name: _visible(entry) for entry in _visible(folder) if entry.is_dir()}
+        raise ValueError(f"{folder} is not a folder: give one that holds a folder a class.")
+    classes = {entry.name: visible(entry) for entry in visible(folder) if entry.is_dir()}
     if len(classes) < 2:
         found = f"only one class ({', '.join(classes)})" if classes else "no class folders"
-        raise ValueError(f"{folder} has {found}: put in two or more folders of pictures, one for each class")
+        raise ValueError(f"{folder} has {found}: put in two or more folders of pictures, one for each class.")
     for name, files in classes.items():
         if not files:
-            raise ValueError(f"class folder {folder / name} is empty: put pictures into it, or delete it")
+            raise ValueError(f"Class folder {folder / name} is empty: put pictures into it, or delete it.")
         for file in files:
+            if file.is_dir():
+                raise ValueError(f"{file.path} is a folder in a class: put its pictures right into {name}.")
             if not file.is_file():
-                raise ValueError(f"{file.path} is a folder in a class: put its pictures straight into {name}")
+                raise ValueError(f"{file.path} is a broken link: delete it, or restore what it points to.")
     return classes
 
 
-def _visible(folder) -> list[os.DirEntry]:
+def visible(folder) -> list[os.DirEntry]:
     """What a folder holds, sorted by name, without what systems hide in it."""
     hidden = (".", "__macosx", "thumbs.db", "desktop.ini")
     with os.scandir(folder) as entries:
@@ -506,31 +544,31 @@ def _read_folders(folder: Path, files: dict[str, dict], image_size, part: str) -
     return _cached(f"{folder.resolve()} {image_size}", lambda: flat, read, part)
 
 
+# To be changed with _open_picture and fit_picture, so that nobody is given the pixels of an older version.
+_DECODING = "v1"
+
+
 def _cache() -> Path:
     return Path(platformdirs.user_cache_dir("vitlib", appauthor=False))
 
 
 def _cached(source: str, files: Callable, read: Callable, part: str) -> dict[str, Tensor]:
     """One part of what `read()` gives, kept in a file of the user's cache until one of `files()` changes."""
-    path = _cache() / f"pictures-{hashlib.sha256(source.encode()).hexdigest()[:16]}.safetensors"
+    key = hashlib.sha256(os.fsencode(f"{_DECODING} {source}")).hexdigest()[:16]
+    path = _cache() / f"pictures-{key}.safetensors"
     prefix = f"{part}."
     try:
         with safe_open(path, "pt") as stored:
             if stored.metadata()["state"] == _state(files()):
-                names = [name for name in stored.keys() if name.startswith(prefix)]  # noqa: SIM118
+                names = [name for name in stored.keys() if name.startswith(prefix)]
                 return {name.removeprefix(prefix): stored.get_tensor(name) for name in names}
     except (OSError, SafetensorError, TypeError, KeyError):
         pass  # there is none yet, or it is broken: read the pictures
     tensors = read()
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(safetensors.torch.save(tensors, {"state": _state(files())}))
-        os.replace(temporary, path)  # all at once: half a file is never taken for a whole one
+        write_whole(path, safetensors.torch.save(tensors, {"state": _state(files())}))
     except OSError as error:
-        print(f"Could not keep the decoded pictures in {path.parent} ({error}): the next start will be slow.")
-    finally:
-        temporary.unlink(missing_ok=True)
+        print(f"The decoded pictures could not be kept, so the next start will be slow: {error}")
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
@@ -539,5 +577,5 @@ def _state(files) -> str:
     state = hashlib.sha256()
     for file in files:
         about = file.stat()
-        state.update(f"{os.fspath(file)} {about.st_size} {about.st_mtime_ns}\n".encode())
+        state.update(os.fsencode(f"{os.fspath(file)} {about.st_size} {about.st_mtime_ns}\n"))
     return state.hexdigest()

@@ -222,9 +222,11 @@ def picture_grid(images, titles=None, columns=8):
     """Pictures side by side, with a title above each.
 
     Shapes: images uint8 (N, C, H, W) or (N, H, W, C), or a list of pictures of different sizes; N titles.
-    Raises ValueError for pictures of another type or shape.
+    Raises ValueError for pictures of another type or shape, and for none.
     """
     images = [_picture(image) for image in images]
+    if not images:
+        raise ValueError("There are no pictures to show.")
     titles = [""] * len(images) if titles is None else titles
     columns = min(columns, len(images))
     rows = math.ceil(len(images) / columns)
@@ -334,8 +336,8 @@ class LiveCurves:
     """Curves that grow while a notebook trains: train(..., on_log=LiveCurves()).
 
     Called with the history after each of its rows. The picture below the cell is drawn again in place, at
-    most every two seconds; where nobody watches (a notebook that is run by a program) only this line of text
-    is left.
+    most every two seconds, and at each evaluation: the last row has one, so the whole run is drawn in the
+    end. Where nobody watches (a notebook that is run by a program) only this line of text is left.
     """
 
     def __init__(self):
@@ -347,7 +349,8 @@ class LiveCurves:
             display(
                 {**self.widget._repr_mimebundle_(), "text/plain": "(curves, live while it trains)"}, raw=True
             )
-        if time.monotonic() - self.drawn > 2:
+        evaluated = history[-1]["validation_accuracy"] is not None
+        if evaluated or time.monotonic() - self.drawn > 2:
             figure = curves(history, "step", TRAINING_PANELS)
             buffer = io.BytesIO()
             figure.savefig(buffer, format="png", dpi=100)

@@ -25,7 +25,6 @@ from tqdm import tqdm
 
 from vitlib import checkpoint
 from vitlib.data import CIFAR10_MEAN, CIFAR10_STD, augment, normalize
-from vitlib.patch_embedding import as_pair
 
 HISTORY_ROWS = 100  # how many points a curve of the training loss gets
 SAVE_EVERY = 30  # seconds: what a power cut costs at most
@@ -122,8 +121,9 @@ def train(model, train_data, validation_data, config, directory, on_log=None):
     where the loss is no longer a number, OSError where the disk refuses; the last checkpoint stays intact.
     Source: paper section 4.1 and appendix B.1; lesson 07.
     """
-    check_data(model, train_data)
-    check_data(model, validation_data)
+    for data in (train_data, validation_data):
+        check_data(model, data)
+        model.patch_embedding.check(data.images[:1].float())  # now, not at the first evaluation
     if validation_data.classes != train_data.classes:
         raise ValueError(
             f"The classes for training are {train_data.classes}, for validation {validation_data.classes}: "
@@ -508,8 +508,8 @@ def evaluate(model, data, mean, std, precision="fp32", batch_size=250):
 
 
 def check_data(model, data):
-    """Refuse pictures that the model was not built for, labels that are not theirs, or no pictures at all."""
-    number, size = len(data.classes), tuple(data.images.shape[1:])
+    """Refuse classes that the model cannot tell apart, labels that are none of them, or no pictures at all."""
+    number = len(data.classes)
     if number != model.config["num_classes"]:
         raise ValueError(
             f"The model has num_classes={model.config['num_classes']}, the data {number} classes "
@@ -517,8 +517,6 @@ def check_data(model, data):
         )
     if len(data) == 0:
         raise ValueError("There are no pictures in the data.")
-    if size != (wanted := (model.config["in_channels"], *as_pair(model.config["image_size"]))):
-        raise ValueError(f"The model was built for pictures (C, H, W) of {wanted}, these are {size}.")
     labels = data.labels
     if len(labels) != len(data) or labels.dtype != torch.int64 or labels.min() < 0 or labels.max() >= number:
         raise ValueError(
