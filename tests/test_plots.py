@@ -326,7 +326,7 @@ def test_curves_skip_what_was_not_measured(as_rows):
 
 
 def test_live_curves_draw_at_once_then_rarely_and_always_the_end(monkeypatch):
-    """Catches a picture for every row, a second widget, and a last row that comes too soon and is left out."""
+    """Catches a picture for every row, a second widget, and a last row that is left out as too soon."""
     shown, history, pictures = [], [], []
     monkeypatch.setattr(plots, "display", lambda data, raw: shown.append(data))
     live = plots.LiveCurves()
