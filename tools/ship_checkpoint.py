@@ -2,9 +2,9 @@
 
     python tools/ship_checkpoint.py NAME RUN_FOLDER
 
-NAME is cifar10 or shapes. Interrupted, it goes on where it stopped. The weights are rounded to half precision,
-and then measured on the test pictures, once. Written to vitlib/checkpoints/: NAME.safetensors (the model),
-NAME.json (what it is, how it was trained and what it reached) and NAME.csv (the log of the run).
+NAME is cifar10 or shapes. Interrupted, it goes on where it stopped. The weights are rounded to half
+precision, and then measured on the test pictures, once. Written to vitlib/checkpoints/: NAME.safetensors (the
+model), NAME.json (what it is, how it was trained and what it reached) and NAME.csv (the log of the run).
 """
 
 import argparse

@@ -508,7 +508,7 @@ def evaluate(model, data, mean, std, precision="fp32", batch_size=250):
 
 
 def check_data(model, data):
-    """Refuse classes that the model cannot tell apart, labels that are none of them, or no pictures at all."""
+    """Refuse classes that the model cannot tell apart, labels that are none of them, or no pictures."""
     number = len(data.classes)
     if number != model.config["num_classes"]:
         raise ValueError(

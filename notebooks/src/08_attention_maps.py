@@ -540,8 +540,8 @@ plots.show(
     plots.attention_overlay(data.images[worst], {f"{share[worst]:.0%} on the object": last_map[worst]}),
     alt="A drawn picture that the model names right, and its map, which lies mostly beside the object.",
 )
-probability = shapes_logits[worst].softmax(dim=0).max()
-print(f"named {data.classes[data.labels[worst]]}, which is right, with probability {probability:.2f}")
+sure = shapes_logits[worst].softmax(dim=0).max()
+print(f"named {data.classes[data.labels[worst]]}, which is right, with probability {sure:.2f}")
 
 # %% [markdown]
 # *Figure: named right, though little of the last layer's attention is on the object.*
