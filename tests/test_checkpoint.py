@@ -27,7 +27,8 @@ def make_model(**options):
 
 
 def save(path, model=None, **options):
-    checkpoint.save(path, model or make_model(), ["cat", "dog", "Ångström"], MEAN, STD, **options)
+    model = make_model() if model is None else model
+    checkpoint.save(path, model, ["cat", "dog", "Ångström"], MEAN, STD, **options)
     return path
 
 
@@ -188,3 +189,45 @@ def test_a_place_that_cannot_be_written(tmp_path):
     with pytest.raises(OSError, match="Could not write .*folder.safetensors"):
         save(tmp_path / "folder.safetensors")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.safetensors"]
+
+
+def test_attention_and_predictions_of_many_pictures(tmp_path):
+    """Pictures lost or mixed where they are taken in parts; attention of other pictures."""
+    found = checkpoint.load(save(tmp_path / "model.safetensors"))
+    images = torch.randint(256, (501, 3, 8, 8), dtype=torch.uint8)
+    probabilities = found.predict(images)
+    assert probabilities.shape == (501, 3)
+    torch.testing.assert_close(probabilities[-1:], found.predict(images[-1:]))
+    logits, attention = found.model(normalize(images[:7], MEAN, STD), return_attention=True)
+    torch.testing.assert_close(found.attention(images[:7]), attention)
+    torch.testing.assert_close(probabilities[:7], logits.softmax(dim=1))
+
+
+def test_what_does_not_fit_the_model_is_not_written(tmp_path):
+    """A file whose model nobody can use."""
+    model, path = make_model(), tmp_path / "model.safetensors"
+    with pytest.raises(ValueError, match="3 channels"):
+        checkpoint.save(path, model, ["a", "b", "c"], (0.5,), (0.5,))
+    with torch.no_grad():
+        model.head.weight[0, 0] = 1e5
+    with pytest.raises(ValueError, match="too large"):
+        save(path, model, dtype=torch.float16)
+    assert not path.exists()
+
+
+def test_of_another_version(tmp_path):
+    """A bare TypeError, KeyError or RuntimeError, which does not say what to do."""
+    model, path = make_model(), tmp_path / "model.safetensors"
+    about = {"model": model.config, "classes": ["a", "b", "c"], "mean": MEAN, "std": STD, "notes": {}}
+    tensors = model.state_dict()
+    for change in ({"model": {**model.config, "registers": 4}}, {"mean": None}, {"model": {"depth": 1}}):
+        checkpoint.write_tensors(path, tensors, {**about, **change})
+        with pytest.raises(ValueError, match="another version"):
+            checkpoint.load(path)
+
+
+def test_a_compiled_model(tmp_path):
+    """torch.compile renames the weights: the file could not be read again."""
+    model = make_model()
+    found = checkpoint.load(save(tmp_path / "model.safetensors", model=torch.compile(model)))
+    assert found.model.state_dict().keys() == model.state_dict().keys()

@@ -325,6 +325,16 @@ def test_curves_skip_what_was_not_measured(as_rows):
     ] and loss.get_xlabel() == "step"
 
 
+def test_five_curves_can_be_told_apart_and_no_legend_hides_them():
+    """Catches two lines of one look, marks left out of long curves, a legend on the curves."""
+    names = list("abcde")
+    (ax,) = plots.curves({"t": range(60), **{n: range(60) for n in names}}, "t", {"y": names}).axes
+    looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in ax.lines}
+    assert len(looks) == 5 and all(line.get_marker() and line.get_markevery() == 3 for line in ax.lines)
+    drawn(ax.figure)
+    assert ax.get_legend().get_window_extent().y0 >= ax.get_window_extent().y1
+
+
 def test_live_curves_draw_at_once_then_rarely_and_always_the_end(monkeypatch):
     """Catches a picture for every row, a second widget, and a last row that is left out as too soon."""
     shown, history, pictures = [], [], []
@@ -465,7 +475,10 @@ def test_heads_by_depth_marks_every_head(function):
     mean, marks, uniform = ax.lines
     assert marks.get_xydata().tolist() == [[1, 1], [1, 2], [2, 3], [2, 4], [3, 5], [3, 6]]
     assert mean.get_xydata().tolist() == [[1, 1.5], [2, 3.5], [3, 5.5]] and uniform.get_ydata() == [7, 7]
-    assert ax.get_ylim()[0] == 0 < 7 < ax.get_ylim()[1] and ax.get_xlabel() == "layer"
+    low, high = ax.get_ylim()
+    assert low < 1 and high > 7 and ax.get_xlabel() == "layer"
+    (ax,) = function({"trained": values + 10}).axes  # distances are compared with each other, not with 0
+    assert 9 < ax.get_ylim()[0] < 11 if function is plots.distance_by_depth else ax.get_ylim()[0] == 0
     assert ("pixels" in ax.get_ylabel()) != ("bits" in ax.get_ylabel())
     (ax,) = function({"trained": values, "untrained": values}).axes
     _, one, _, two = (line.get_xdata() for line in ax.lines)

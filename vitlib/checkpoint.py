@@ -31,14 +31,20 @@ class Checkpoint:
     @torch.no_grad()
     def predict(self, images):
         """Class probabilities. Shapes: uint8 images (B, C, H, W) -> (B, K); rows sum to 1."""
+        logits = [self.model(self.prepare(part)) for part in images.split(250)]  # at once they take gigabytes
+        return torch.cat(logits).float().softmax(dim=-1).cpu()
+
+    @torch.no_grad()
+    def attention(self, images):
+        """What every token read. Shapes: uint8 images (B, C, H, W) -> depth tensors (B, num_heads, T, T)."""
+        return self.model(self.prepare(images), return_attention=True)[1]
+
+    def prepare(self, images):
+        """Bytes as the model wants them: normalised, on its device, in its precision."""
         from vitlib.data import normalize
 
         weight = self.model.patch_embedding.projection.weight
-        parts = [
-            self.model(normalize(part.to(weight.device), self.mean, self.std).to(weight.dtype))
-            for part in images.split(250)  # all at once would take gigabytes
-        ]
-        return torch.cat(parts).float().softmax(dim=-1).cpu()
+        return normalize(images.to(weight.device), self.mean, self.std).to(weight.dtype)
 
 
 def save(path, model, classes, mean, std, dtype=torch.float32, **notes):

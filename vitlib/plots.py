@@ -39,6 +39,7 @@ LINES = [
     {"color": "#777777", "marker": "D", "linestyle": "--", "markerfacecolor": "white"},
     {"color": "black", "marker": "^", "linestyle": ":", "markerfacecolor": "white"},
     {"color": "#777777", "marker": "s", "linestyle": "-."},
+    {"color": "black", "marker": "x", "linestyle": (0, (6, 3))},
 ]
 STYLE = {
     "figure.facecolor": "white",
@@ -319,16 +320,17 @@ def curves(history, x, panels):
     if isinstance(history, list):
         history = {name: [row[name] for row in history] for name in history[0]}
     columns = {name: np.array(values, dtype=float) for name, values in history.items()}  # None becomes NaN
-    fig = Figure(figsize=(min(5 * len(panels), WIDTH), 3.6), layout="constrained")
+    fig = Figure(figsize=(7 if len(panels) == 1 else WIDTH, 4), layout="constrained")
     for ax, (label, names) in zip(fig.subplots(1, len(panels), squeeze=False)[0], panels.items()):
         for name, line in zip(names, cycle(LINES)):
             measured = np.isfinite(columns[name])
-            many = {"marker": "", "linewidth": 1.5, "alpha": 0.7} if measured.sum() > 40 else {}
             place, value = columns[x][measured], columns[name][measured]
-            ax.plot(place, value, label=name.replace("_", " "), **{**line, **many})
+            every = math.ceil(len(place) / 20)  # a mark at each of many points would hide the line
+            many = {"linewidth": 1.5, "alpha": 0.7} if len(place) > 40 else {}
+            ax.plot(place, value, label=name.replace("_", " "), markevery=every, **line, **many)
         ax.set(xlabel=x, ylabel=label)
         ax.grid(axis="y")
-        ax.legend()
+        ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)  # above, where no curve runs
     return fig
 
 
@@ -501,7 +503,7 @@ def distance_by_depth(distances, uniform=None):
     Shapes: distances, a dict of name -> (depth, num_heads) in pixels; uniform, the distance that attention
     spread evenly would have.
     """
-    return _heads_by_depth(distances, "mean attention distance (pixels)", uniform)
+    return _heads_by_depth(distances, "mean attention distance (pixels)", uniform, bottom=None)
 
 
 @_styled
@@ -514,8 +516,8 @@ def entropy_by_depth(entropies, uniform=None):
     return _heads_by_depth(entropies, "entropy of attention (bits)", uniform)
 
 
-def _heads_by_depth(values, label, uniform):
-    """A mark for each head, a line through the means of the layers."""
+def _heads_by_depth(values, label, uniform, bottom=0):
+    """A mark for each head, a line through the means of the layers; bottom None: the axis begins near them."""
     fig, ax = _layers_axes(label)
     for number, ((name, heads), line) in enumerate(zip(values.items(), cycle(LINES))):
         heads = _numpy(heads)
@@ -524,7 +526,7 @@ def _heads_by_depth(values, label, uniform):
         ax.plot(layers, heads.mean(axis=1), **{**line, "marker": "", "linewidth": 1.5})
         places = np.repeat(layers + shift, heads.shape[1])
         ax.plot(places, heads.ravel(), label=name, **{**line, "linestyle": ""})
-    return _finish_layers(fig, ax, uniform, "spread evenly")
+    return _finish_layers(fig, ax, uniform, "spread evenly", bottom)
 
 
 @_styled
@@ -551,11 +553,11 @@ def _layers_axes(label):
     return fig, ax
 
 
-def _finish_layers(fig, ax, level, name):
-    """A line across at a level to compare with, the vertical axis from 0, and what is what."""
+def _finish_layers(fig, ax, level, name, bottom=0):
+    """A line across at a level to compare with, the vertical axis from `bottom`, and what is what."""
     if level is not None:
         ax.axhline(level, color=COLORS["neutral"], linewidth=1.5, linestyle=(0, (1, 1)), label=name)
-    ax.set_ylim(0, 1.05 * ax.get_ylim()[1])
+    ax.set_ylim(bottom, 1.05 * ax.get_ylim()[1])
     fig.legend(*ax.get_legend_handles_labels(), loc="outside upper right", ncols=4)
     return fig
 

@@ -78,34 +78,31 @@ plots.show(
 # %% [markdown]
 # *Figure: how sure the model is of each of its five likeliest classes. All ten shares add up to 1.*
 #
-# **Three:** ask where it looked. Look for bright squares: there the model's last layer read most.
+# **Three:** ask where it looked. Look for bright squares: from there its last layer took most.
 
 # %%
 from vitlib.attention_maps import class_attention, to_grid
-from vitlib.data import normalize
 
-images = normalize(small[None], checkpoint.mean, checkpoint.std)
-with torch.no_grad():
-    logits, attention = checkpoint.model(images, return_attention=True)
-last_layer = class_attention(attention)[0, -1].mean(dim=0)  # mean of the heads, (64,)
-where = to_grid(last_layer, checkpoint.model.grid)  # (8, 8)
+attention = checkpoint.attention(small[None])
+last_layer = class_attention(attention)[0, -1].mean(dim=0)  # one number for each of the 64 squares
 plots.show(
-    plots.attention_overlay(photo, where),
+    plots.attention_overlay(photo, to_grid(last_layer, checkpoint.model.grid)),
     alt="The photograph, and over it a map of 8 by 8 squares, brighter where the model looked more.",
 )
 
 # %% [markdown]
-# *Figure: left, the photograph; right, the attention of the last layer, averaged over its heads. The
-# brighter a square, the more the model took from it. The map is coarse since the model saw 8×8 squares,
-# not pixels.*
+# *Figure: left, the photograph; right, the attention of the last layer. The brighter a square, the more the
+# model took from it. The map is coarse: the model cuts the picture into 8×8 squares, and attention knows a
+# square only as a whole.*
 #
 # ## What just happened
 #
 # The picture was cut into squares, called **patches**. Each patch became a list of numbers, called a
 # **token**. One more token, the **class token**, was put in front: its job is to collect what matters.
 # In six layers, every token looked at all the others and took something from them. That is
-# **attention**. At the end the class token was turned into ten numbers, one for each class. This is the
-# whole model in numbers:
+# **attention**. Each layer does it six times side by side, each time with weights of its own: these are its
+# six **heads**, and the map above is their average, for the class token. At the end the class token was
+# turned into ten numbers, one for each class. This is the whole model in numbers:
 
 # %%
 model = checkpoint.model
@@ -142,7 +139,9 @@ print("parameters  ", f"{sum(p.numel() for p in model.parameters()):,}")
 #
 # ## Exercise 1 · count the patches (1 minute)
 #
-# A picture has 32×32 pixels, a patch has 4×4. How many patches are there?
+# The model above cuts 32×32 pixels into patches of 4×4, which makes 8 rows of 8. The model of the paper gets
+# pictures of 224×224 pixels and cuts them into patches of 16×16. How many patches are there? Replace `TODO`
+# by your number.
 #
 # <details><summary>Hint</summary>
 #
@@ -160,27 +159,43 @@ checks.value("number of patches", num_patches)
 
 # %% jupyter={"source_hidden": true} tags=["solution", "hide-input"]
 # Solution: click to open
-num_patches_solution = (32 // 4) * (32 // 4)
+num_patches_solution = (224 // 16) * (224 // 16)
 
 # %% [markdown]
-# ## Exercise 2 · another picture (3 minutes)
+# (Where solutions are not folded, as on some web pages, look away.)
 #
-# Ask the model about another picture. In the cell below, replace `chelsea()` by a photograph of your
-# own: `PIL.Image.open("my_photo.jpg")`. Then try something that is none of the ten classes. What does
-# the model say? There is nothing to check here: look, and wonder.
+# ## Exercise 2 · your own picture (3 minutes)
+#
+# Put a photograph of yours into the folder of this notebook, and write its name into the cell:
+# `my_photo = "holiday.jpg"`. What does the model say? Then try something that is none of its ten classes.
+# There is nothing to check here: look, and wonder.
 
 # %%
-picture = fit_picture(chelsea(), 32)
-probabilities = checkpoint.predict(picture[None])[0]
-checkpoint.classes[probabilities.argmax()]
+from pathlib import Path
+
+import skimage
+
+from vitlib.data import load_picture
+
+my_photo = Path(skimage.__file__).parent / "data" / "chelsea.png"  # the cat again, as a file
+
+picture = load_picture(my_photo, 32)
+probabilities = checkpoint.predict(picture[None])[0]  # (10,)
+plots.show(
+    plots.class_bars(probabilities, checkpoint.classes),
+    alt="The five likeliest classes of the picture as bars.",
+)
 
 # %% [markdown]
+# *Figure: the five likeliest classes. Whatever you show it, the answer is one of its ten: it has no "none of
+# these".*
+#
 # ## Recap
 #
 # - A Vision Transformer cuts a picture into patches and turns each into a token.
 # - In every layer, every token can look at every other.
 # - A class token collects what is needed for the answer.
-# - The weights of its looking can be drawn as a map over the picture. A map is a hint, not a reason.
+# - Its attention weights can be drawn as a map over the picture. A map is a hint, not a reason.
 # - Exercises check themselves, and nothing breaks when you skip one.
 #
 # Next: [07 Train on CIFAR-10](07_train_cifar10.ipynb)

@@ -1,0 +1,102 @@
+"""The frame of the exercise checks, and the check of lesson 00."""
+
+import pytest
+import torch
+
+from vitlib import checks
+from vitlib.checks import TODO, NotYet, check, equal
+
+
+def said(capsys):
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("answer", [196, 196.0, (224 // 16) ** 2, torch.tensor(196)])
+def test_number_of_patches(capsys, answer):
+    """A right answer of another type that is refused."""
+    checks.value("number of patches", answer)
+    assert said(capsys).startswith("[ok]")
+
+
+@pytest.mark.parametrize("answer, words", [
+    (14, "along one side"), (256, "one patch holds"), (768, "one patch holds"), (197, "class token"),
+    (64, "32×32"), (50176, "pixels"), (3, "not it"), ("196", "number itself"), ([196], "number itself"),
+    ((14, 14), "number itself"),
+])  # fmt: skip
+def test_wrong_numbers_of_patches(capsys, answer, words):
+    """A wrong answer that passes, or that gets a diagnosis of another mistake."""
+    checks.value("number of patches", answer)
+    text = said(capsys)
+    assert text.startswith("[not yet]") and words in text
+
+
+@pytest.mark.parametrize("answer", [TODO, None, ...])
+def test_unfilled(capsys, answer):
+    """An exercise that was not begun called wrong, or an error that stops Run All."""
+    checks.value("number of patches", answer)
+    assert said(capsys) == "[todo] number of patches: not done yet.\n"
+
+
+@check("double")
+def check_double(answer):
+    x = torch.randn(3)
+    equal("double(x)", answer(x), 2 * x, diagnoses=[(x + 2, "that adds 2.")])
+    return "twice the number."
+
+
+def double(x):
+    return x + x
+
+
+def test_use_hands_back_the_right_one(capsys):
+    """A wrong answer that the notebook goes on with, or a right one that it drops."""
+
+    def mine(x):
+        return 2 * x
+
+    assert checks.use(mine, double) is mine
+    assert checks.use(lambda x: x, double) is double
+    assert checks.use(lambda x: TODO, double) is double
+    assert "[ok]" in said(capsys)
+
+
+def test_words_and_the_learners_line(capsys):
+    """A diagnosis of another mistake; a traceback, or a line of torch in place of the learner's."""
+
+    def adds(x):
+        return x + 2
+
+    def fails(x):
+        return torch.cat([x, x[None]])  # the line to show
+
+    checks.use(adds, double)
+    assert "that adds 2" in said(capsys)
+    checks.use(fails, double)
+    assert "the line to show" in said(capsys)
+
+
+def test_equal_says_what_is_wrong():
+    """Another type, shape or value that passes."""
+    want = torch.zeros(2)
+    for got, words in (([0, 0], "list"), (torch.zeros(3), "shape"), (torch.ones(2), "largest difference")):
+        with pytest.raises(NotYet, match=words):
+            equal("it", got, want)
+    equal("it", torch.full((2,), 1e-7), want)
+
+
+def test_chance_is_the_learners_own(capsys):
+    """A check that changes the numbers of the cells below it."""
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    checks.use(double, double)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_progress(capsys):
+    checks.use(double, double)
+    checks.value("number of patches", 3)
+    said(capsys)
+    checks.progress()
+    text = said(capsys)
+    assert "[ok]   double" in text and "[open] number of patches" in text
