@@ -35,6 +35,10 @@ def class_attention_by_einops(attention):
 WRONG_CLASS_ATTENTION = {
     "this is column 0": lambda a: torch.stack([x[:, :, 1:, 0] for x in a], dim=1),
     "column 0 is still there": lambda a: torch.stack([x[:, :, 0] for x in a], dim=1),
+    "this is row 1": lambda a: torch.stack([x[:, :, 1, 1:] for x in a], dim=1),
+    "scaled to sum 1 again": lambda a: torch.nn.functional.normalize(
+        class_attention_in_a_loop(a), p=1, dim=-1
+    ),
     "last row, the last patch": lambda a: torch.stack([x[:, :, -1, 1:] for x in a], dim=1),
     "last row without": lambda a: torch.stack([x[:, :, -1, :-1] for x in a], dim=1),
     "last column is missing": lambda a: torch.stack([x[:, :, 0, :-1] for x in a], dim=1),
@@ -80,7 +84,25 @@ def rollout_without_keepdim(attention):
     return result
 
 
+def rollout_onto_the_result(attention):
+    result = torch.eye(attention[0].shape[-1])
+    for layer in attention:
+        layer = layer.mean(dim=1) + result
+        result = layer / layer.sum(dim=-1, keepdim=True) @ result
+    return result
+
+
+def rollout_of_half_weights(attention):
+    layers = [layer.mean(dim=1) / 2 + torch.eye(layer.shape[-1]) for layer in attention]
+    return product([layer / layer.sum(dim=-1, keepdim=True) for layer in layers])
+
+
 WRONG_ROLLOUT = {
+    "inside the loop": lambda a: fused(a)[0],
+    "last layer alone": lambda a: fused(a)[-1],
+    "result so far is added": rollout_onto_the_result,
+    "counts twice as much": rollout_of_half_weights,
+    "T = attention[0].shape[-1]": lambda a: product([x.mean(dim=1) + torch.eye(65) for x in a]),
     "identity is missing": lambda a: product(fused(a, with_identity=False)),
     "sum to 8": lambda a: product(fused(a, scaled=False)),
     "keepdim=True": rollout_without_keepdim,
@@ -135,6 +157,8 @@ WRONG_DISTANCE = {
     "images are averaged": lambda a, grid, p: mean_distance(a, distances(grid, p)).mean(dim=0),
     "heads are averaged": lambda a, grid, p: mean_distance(a, distances(grid, p)).mean(dim=2),
     "layers come first": lambda a, grid, p: mean_distance(a, distances(grid, p)).transpose(0, 1),
+    "keys are averaged": lambda a, grid, p: mean_distance(a, distances(grid, p)) / 8,
+    "rows, columns = grid": lambda a, grid, p: mean_distance(a, distances((8, 8), p)),
     "Take their mean": lambda a, grid, p: 8 * mean_distance(a, distances(grid, p)),
 }
 

@@ -91,7 +91,10 @@ WRONG_NAMES = {
     "such as head.weight": lambda m: by_axes(m) - {"head.weight"},
     "empty": lambda m: [],
     "give the names": lambda m: [p for p in m.parameters() if p.ndim in (2, 4)],
-    "has no 'head'": lambda m: ["head"],
+    "has no 'tail'": lambda m: ["tail"],
+    "is a module, not a parameter: add '.weight'": lambda m: [
+        n.removesuffix(".weight") for n in by_modules(m)
+    ],
 }
 
 
@@ -135,7 +138,33 @@ def ignores_warmup_in_the_cosine(step, total_steps, warmup):
     )
 
 
+def takes_warmup_as_steps(step, total_steps, warmup):
+    if step < warmup:
+        return (step + 1) / warmup
+    return right_fall((step - warmup) / (total_steps - warmup))
+
+
+def takes_rounded_warmup_as_steps(step, total_steps, warmup):
+    return takes_warmup_as_steps(step, total_steps, max(1, round(warmup)))
+
+
+def divides_by(steps_of):
+    """A wrong answer: the cosine's progress is divided by another number of steps."""
+
+    def factor(step, total_steps, warmup):
+        warmup_steps = round(warmup * total_steps)
+        if step < warmup_steps:
+            return (step + 1) / warmup_steps
+        return right_fall((step - warmup_steps) / steps_of(total_steps, warmup_steps))
+
+    return factor
+
+
 WRONG_FACTORS = {
+    "warmup is a share": takes_warmup_as_steps,
+    "share of all steps, not a number": takes_rounded_warmup_as_steps,
+    "divided by total_steps. Divide": divides_by(lambda total, warmup_steps: total),
+    "the last step gets a rate of 0": divides_by(lambda total, warmup_steps: total - warmup_steps - 1),
     "there is no warm-up": lambda step, total, warmup: right_fall(step / total),
     "running since step 0": ignores_warmup_in_the_cosine,
     "step 0 gets a rate of 0": schedule(right_fall, lambda step, warmup_steps: step / warmup_steps),
@@ -147,7 +176,7 @@ WRONG_FACTORS = {
     "a sign is wrong": schedule(lambda x: (1 - math.cos(math.pi * x)) / 2),
     "straight line": schedule(lambda x: 1 - x),
     "never falls": schedule(lambda x: 1),
-    "wrong numbers": schedule(lambda x: right_fall(x) ** 2),
+    "of warm-up, step": schedule(lambda x: right_fall(x) ** 2),
     "a return is missing": schedule(lambda x: None),
     "gives TODO": schedule(lambda x: TODO),
 }
@@ -172,7 +201,19 @@ def right_of(logits, labels, num_classes):
     return torch.stack([((logits.argmax(1) == labels) & (labels == k)).sum() for k in range(num_classes)])
 
 
+def one_against_the_rest(logits, labels, num_classes):
+    guesses = logits.argmax(1)
+    return torch.stack([((guesses == k) == (labels == k)).float().mean() for k in range(num_classes)])
+
+
+def by_python_numbers(logits, labels, num_classes):
+    right = right_of(logits, labels, num_classes).tolist()
+    return torch.tensor([right[k] / (labels == k).sum().item() for k in range(num_classes)])
+
+
 WRONG_ACCURACIES = {
+    "you also counted pictures of other classes": one_against_the_rest,
+    "In torch, 0/0 is NaN": by_python_numbers,
     "these are counts": right_of,
     "that is the precision": lambda z, y, k: right_of(z, y, k) / z.argmax(1).bincount(minlength=k),
     "the number of all pictures": lambda z, y, k: right_of(z, y, k) / len(y),

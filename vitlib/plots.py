@@ -517,7 +517,7 @@ def entropy_by_depth(entropies, uniform=None):
 
 
 def _heads_by_depth(values, label, uniform, bottom=0):
-    """A mark for each head, a line through the means of the layers; bottom None: the axis begins near them."""
+    """A mark for each head, a line through the means of the layers. No bottom: the axis begins near them."""
     fig, ax = _layers_axes(label)
     for number, ((name, heads), line) in enumerate(zip(values.items(), cycle(LINES))):
         heads = _numpy(heads)

@@ -12,8 +12,8 @@
 # - tell from its symptom which of ten usual troubles a run has.
 #
 # 45 minutes to read · 8 minutes to run on a 2-core laptop, 5 of them for training · needs PyTorch basics
-# (tensors, modules, autograd) and no other lesson; a first look at a trained ViT: [start
-# here](00_start_here.ipynb)
+# (tensors, modules, autograd), and patches, tokens and the class token from lesson
+# [00](00_start_here.ipynb)
 
 # %% [markdown]
 # ## Five minutes, and a guess
@@ -22,7 +22,7 @@
 # classes (Dosovitskiy et al. 2020, Table 2). Ours is two hundred times smaller and gets five minutes.
 # Drawing lots gets 10 %.
 #
-# **Write down your guess** for ours. We come back to it, and to those 99.5 %, when we test.
+# **Write down your guess** for ours. You will need it at the test.
 
 # %%
 import math
@@ -34,18 +34,6 @@ from torch.nn.functional import cross_entropy
 
 from vitlib import VisionTransformer, checks, load, plots, training, vit_cifar
 from vitlib.checks import TODO
-from vitlib.data import (
-    CIFAR10_MEAN,
-    CIFAR10_STD,
-    SHAPES_MEAN,
-    SHAPES_STD,
-    augment,
-    cifar10,
-    load_picture,
-    normalize,
-    shapes,
-)
-from vitlib.training import TrainingConfig, evaluate, train
 
 # %% [markdown]
 # The budget. Longer is better: change the number and run all cells again. A machine with a GPU uses it by
@@ -62,6 +50,8 @@ minutes = float(os.environ.get("VITLIB_MINUTES", 5))
 # are printed.
 
 # %% tags=["nbval-ignore-output"]
+from vitlib.data import CIFAR10_MEAN, CIFAR10_STD, SHAPES_MEAN, SHAPES_STD, cifar10, shapes
+
 try:
     parts = [cifar10(split) for split in ("train", "validation", "test")]
     name, mean, std = "cifar10", CIFAR10_MEAN, CIFAR10_STD
@@ -70,6 +60,9 @@ except FileNotFoundError as error:
     parts = [shapes("train", 10_000), shapes("validation", 2_000), shapes("test", 2_000)]
     name, mean, std = "shapes", SHAPES_MEAN, SHAPES_STD
 train_data, validation_data, test_data = parts
+if minutes < 1:  # only a try whether everything runs: then a tenth is enough to measure on
+    validation_data, test_data = validation_data[::10], test_data[::10]
+    parts = [train_data, validation_data, test_data]
 print(*(f"{len(part):,}" for part in parts), "pictures to train, to validate, to test")
 print("labels:", *train_data.labels[:12].tolist(), "...", *train_data.labels[-12:].tolist())
 
@@ -87,7 +80,7 @@ print("classes:", len(train_data.classes))
 print("every class is in every part:", all(len(part.labels.unique()) == 10 for part in parts))
 
 # %% [markdown]
-# CIFAR-10 lies here sorted by class: `0 0 0 ... 9 9 9`. To see something of everything, pick across the
+# `vitlib` keeps CIFAR-10 sorted by class: `0 0 0 ... 9 9 9`. To see something of everything, pick across the
 # classes.
 
 # %% tags=["nbval-ignore-output"]
@@ -102,15 +95,6 @@ plots.show(
 # *Figure: four training pictures of each of the ten classes, one class a column, at 32x32 pixels. Some are
 # hard for you, too.*
 #
-# One more thing for those who only try whether this notebook runs: with less than a minute to train, it
-# also measures on a tenth of the pictures.
-
-# %%
-if minutes < 1:
-    validation_data, test_data = validation_data[::10], test_data[::10]
-print("classes of the first row:", *train_data.labels[chosen][:10].tolist())
-
-# %% [markdown]
 # ### Normalise: numbers of about one
 #
 # A network starts well when its inputs are about as large as its weights expect: mean 0, standard deviation
@@ -126,6 +110,8 @@ pixels = torch.tensor([0, 51, 102, 153, 204, 255])
 # through the same two lines; the last section shows what happens otherwise.
 
 # %%
+from vitlib.data import normalize
+
 normalized = normalize(train_data.images[::10], mean, std)
 means, deviations = normalized.mean(dim=(0, 2, 3)), normalized.std(dim=(0, 2, 3))
 print("mean of red, green, blue within 0.05 of 0:", (means.abs() < 0.05).tolist())
@@ -139,6 +125,8 @@ print("standard deviation within 0.05 of 1:", ((deviations - 1).abs() < 0.05).to
 # different pictures can become of one?
 
 # %% tags=["nbval-ignore-output"]
+from vitlib.data import augment
+
 one = train_data.images[(train_data.labels == 7).nonzero()[:1, 0]]  # (1, 3, 32, 32)
 versions = augment(one.expand(2000, -1, -1, -1), torch.Generator().manual_seed(0))
 plots.show(
@@ -206,9 +194,14 @@ loss_at_start_solution = math.log(100)  # = -math.log(1 / 100)
 # ## The model
 #
 # `vit_cifar` cuts a picture into 64 patches of 4x4 pixels. Each becomes a token, a vector of $D$ =
-# `embed_dim` = 192 numbers; a class token and positions join them. $L$ = `depth` = 6 encoder blocks let the
-# tokens look at each other, with $k$ = `num_heads` = 6 heads, and a linear head reads the ten logits from
-# the class token (equations 1 to 4).
+# `embed_dim` = 192 numbers. A class token joins them, and each token gets a position added: a learned vector
+# that says where it stands. Then come $L$ = `depth` = 6 encoder blocks, and a linear head reads the ten
+# logits from the class token (equations 1 to 4 of the paper).
+#
+# A block has two parts. In *attention* tokens take from each other: the *query* of each token is compared
+# with the *keys* of all, and the better they fit, the more of that token's *value* is taken; $k$ =
+# `num_heads` = 6 heads do so side by side. The *MLP* is two linear layers, applied to each token alone.
+# Before each part a LayerNorm brings every token to mean 0 and standard deviation 1.
 #
 # **Predict:** which part holds the most parameters: patch embedding, positions, attention, MLP, or head?
 
@@ -319,10 +312,10 @@ print("all eight are right:", (model(images[:8]).argmax(dim=1) == labels[:8]).al
 #
 # ### Exercise 2 · what should decay? (10 minutes)
 #
-# Weight decay pulls weights towards 0 in every step, so that a model prefers simple maps. That makes sense
-# for the matrices of linear maps, and a convolution over patches is one. It makes none for what sets a
-# level or a place: biases, the weights of LayerNorm, the class token, the positions. Give the **names** of
-# the parameters that decay.
+# Weight decay pulls weights towards 0 in every step, so that the model prefers simple functions. That makes
+# sense for the weight matrices of linear layers; the patch embedding's convolution is one of them. It makes
+# none for what sets a level or a place: biases, the weights of LayerNorm, the class token, the positions.
+# Give the **names** of the parameters that decay.
 #
 # <details><summary>Hint</summary>
 #
@@ -391,8 +384,8 @@ plots.show(
 )
 
 # %% [markdown]
-# *Figure: the learning rate of each step. The warm-up takes the first 5 % of the steps; half a cosine takes
-# the rest: slowly, fast, slowly down to 0.*
+# *Figure: the learning rate of each step. The warm-up takes the first 5 % of the steps (the figure counts
+# steps from 1); half a cosine takes the rest: slowly, fast, slowly down to 0.*
 #
 # ### All lines together
 #
@@ -462,6 +455,8 @@ short |= {"device": "cpu", "precision": "fp32"}  # the same numbers on every mac
 # follows from the seed 0. Both end at the same weights.
 
 # %%
+from vitlib.training import TrainingConfig, train
+
 order = torch.randperm(640, generator=torch.Generator().manual_seed(0))
 ours = one_pass(tiny_vit(), few, order)
 theirs = tiny_vit()
@@ -484,9 +479,10 @@ print(len(loader), "batches of", tuple(pictures.shape), pictures.dtype, "and", t
 
 # %% [markdown]
 # You need one when the pictures do **not** fit into memory: large photographs are read and decoded while
-# the model computes, by worker processes. On Windows and macOS each worker imports your script again.
-# Without the guard in the last lines it would start workers of its own, which start workers; and they
-# cannot find a dataset class that was defined in a cell of a notebook. Put it into a `.py` file.
+# the model computes, by worker processes. On Windows and macOS (and on Linux from Python 3.14) each
+# worker imports your script again. Without the guard in the last lines it would start workers of its own,
+# which start workers; and they cannot find a dataset class that was defined in a cell of a notebook. Put it
+# into a `.py` file.
 #
 # ```python
 # # train.py
@@ -505,7 +501,7 @@ print(len(loader), "batches of", tuple(pictures.shape), pictures.dtype, "and", t
 # steps once, at the start, by timing a few: the schedule must know where it ends. Matrices inside the
 # blocks are trained with Muon (Jordan et al. 2024), which replaces each update by the nearest orthogonal
 # matrix, so that no direction drowns the others; all else with AdamW, as in your loop. `optimizer="adamw"`
-# uses AdamW throughout; the paper used Adam. Try both.
+# uses AdamW throughout; the paper used Adam to pre-train and SGD to fine-tune. Try both of ours.
 #
 # Beyond that: batches of 64, a full rate of 0.002 (Muon: 0.02), weight decay 0.05, 5 % warm-up, gradients
 # clipped to length 1, and bfloat16 where a quick trial at the start finds it faster.
@@ -571,6 +567,8 @@ print("the last row is the last step, and was evaluated:", rows[-1]["validation_
 # **Predict:** which class will it know best, and which two will it confuse?
 
 # %% tags=["nbval-ignore-output"]
+from vitlib.training import evaluate
+
 measured = evaluate(model, validation_data, mean, std)
 print(f"validation accuracy {measured.accuracy:.1%}, loss {measured.loss:.2f}")
 
@@ -670,9 +668,10 @@ here = evaluate(model, some[:16], mean, std).probabilities
 print("the same probabilities:", torch.allclose(again.predict(some.images[:16]), here, atol=1e-4))
 
 # %% [markdown]
-# What if the battery dies in the middle? Let us stop a run of the tiny model, in the same way as the ■
-# button does, and then call `train` again with a new, untrained model. It reads the last checkpoint and
-# goes on.
+# What if you need the laptop before the run is over? Let us stop a run of the tiny model, in the same way as
+# the ■ button does, and then call `train` again with a new, untrained model. It reads the last checkpoint
+# and goes on. (A stop writes one last checkpoint. A crash cannot; but one is written every 30 seconds, and
+# more than those it does not cost.)
 
 # %% tags=["nbval-ignore-output"]
 import signal
@@ -709,16 +708,25 @@ print("the same weights, to the last bit:", all(torch.equal(a, b) for a, b in pa
 # %% tags=["nbval-ignore-output"]
 tested = evaluate(model, test_data, mean, std)
 uncertainty = math.sqrt(tested.accuracy * (1 - tested.accuracy) / len(test_data))  # standard error
-print(f"test accuracy {tested.accuracy:.1%} ± {uncertainty:.1%}")
+print(f"test accuracy       {tested.accuracy:.1%} ± {uncertainty:.1%}")
+print(f"validation accuracy {measured.accuracy:.1%}, known before the test")
 
 # %% [markdown]
-# Compare it with your guess, and with the validation accuracy. The two agree, since you chose nothing by
-# either. The ± is what other test pictures of the same kind would change.
+# The ± is one standard error: of many test sets as large as this one, two in three would give a number
+# within it. Now take out your guess. By how many of these ± does it miss?
+#
+# Is the distance between the two numbers no more than chance? Both vary, so their squared errors add up.
+# Chance almost never makes more than four standard errors.
 
 # %%
-print("validation told us beforehand:", abs(tested.accuracy - measured.accuracy) < 0.15)
+variance = measured.accuracy * (1 - measured.accuracy) / len(validation_data)
+distance = abs(tested.accuracy - measured.accuracy)
+print("within four standard errors:", distance <= 4 * math.sqrt(uncertainty**2 + variance))
 
 # %% [markdown]
+# The two agree, since you chose nothing by either. Had you picked the best of fifty runs by validation, its
+# validation accuracy would be too high, and only the test would tell.
+#
 # ### Is that good?
 #
 # A pass over the training pictures is an *epoch*. Good recipes take hundreds.
@@ -737,17 +745,22 @@ print(f"shipped vit_cifar, test accuracy: {shipped.notes['test_accuracy']:.1%}")
 
 # %% [markdown]
 # What others reached with plain ViTs, trained on CIFAR-10's 50,000 pictures alone. ("Plain": patches,
-# linear embedding, encoder, no convolutions.) Several public recipes choose their best epoch by the test
-# pictures: read such numbers as a little too high.
+# linear embedding, encoder, no convolutions.) The figures are the authors' own, as quoted in their
+# repositories and papers; we did not repeat those runs. Several public recipes choose their best epoch by
+# the test pictures: read such numbers as a little too high.
 #
-# | test accuracy | model | how |
-# |---|---|---|
-# | 75.5 % | $D$ 48, $L$ 4, 0.12 million parameters | 100 epochs (tintn) |
-# | 75.6 % | $D$ 256, $L$ 6 | 180 epochs, AdamW, flips and crops (UvA tutorial 15) |
-# | 80 / 85 / 89 % | $D$ 512, $L$ 6, 9.5 million | 200 / 500 / 1000 epochs, Adam, RandAugment (kentaroy47) |
-# | 91.4 % | $D$ 256, $L$ 7, 3.7 million (ViT-Lite-7/4) | 200 epochs, AdamW (Compact Transformers) |
-# | 93.6 % | $D$ 192, $L$ 9, patches of 4 | 300 epochs, AutoAugment, mixup, cutmix, erasing, DropPath |
-# | 96.4 % | 2.8 million | first taught without labels, on CIFAR's own pictures (hananshafi) |
+# | test accuracy | model | how | who |
+# |---|---|---|---|
+# | 75.5 % | $D$ 48, $L$ 4, 0.12 million parameters | 100 epochs | [tintn] |
+# | 75.6 % | $D$ 256, $L$ 6 | 180 epochs, AdamW, flips and crops | UvA Deep Learning, tutorial 15 |
+# | 80 / 85 / 89 % | $D$ 512, $L$ 6, 9.5 million | 200 / 500 / 1000 epochs, Adam, RandAugment | [kentaroy47] |
+# | 91.4 % | $D$ 256, $L$ 7, 3.7 million (ViT-Lite-7/4) | 200 epochs, AdamW | [Hassani et al. 2021] |
+# | 96.4 % | 2.8 million | first taught without labels, on CIFAR's own pictures | [hananshafi] |
+#
+# [tintn]: https://github.com/tintn/vision-transformer-from-scratch
+# [kentaroy47]: https://github.com/kentaroy47/vision-transformers-cifar10
+# [Hassani et al. 2021]: https://arxiv.org/abs/2104.05704
+# [hananshafi]: https://github.com/hananshafi/vits-for-small-scale-datasets
 #
 # **And the 99.5 %?** They are not from scratch. The paper's models first learned from 14 million
 # (ImageNet-21k) or 300 million (JFT) *other* pictures and then saw CIFAR-10 for a little while (Table 2). A
@@ -764,6 +777,8 @@ print(f"shipped vit_cifar, test accuracy: {shipped.notes['test_accuracy']:.1%}")
 
 # %%
 import skimage
+
+from vitlib.data import load_picture
 
 photo = Path(skimage.__file__).parent / "data" / "chelsea.png"
 picture = load_picture(photo, 32)  # uint8 (3, 32, 32)
@@ -826,8 +841,8 @@ plots.show(
 
 # %% [markdown]
 # *Figure: the loss on one batch. Without a bug it falls to 0. With a learning rate that is far too small,
-# and with labels shuffled apart from their pictures, it stays at 2.30. With softmax twice it falls, and
-# then it sticks above 1.46.*
+# and with labels shuffled apart from their pictures, it stays: these two curves lie almost on each other,
+# near 2.30. With softmax twice it falls, and then it sticks above 1.46.*
 
 # %%
 for bug, losses in bugs.items():
@@ -844,9 +859,9 @@ perfect[0, 3] = 1
 print(f"{cross_entropy(perfect, torch.tensor([3])).item():.4f}")
 
 # %% [markdown]
-# **Always the same class.** CIFAR-10 lies on disk sorted by class. Take the batches in that order, and each
-# teaches the model to forget the one before. **Predict:** after five steps on discs, then five on rings,
-# squares and so on up to the last class, what does it say?
+# **Always the same class.** Here the pictures come sorted by class, as from any folder with one subfolder a
+# class. Take the batches in that order, and each teaches the model to forget the one before. **Predict:**
+# after five steps on discs, then five on rings, squares and so on up to the last class, what does it say?
 
 # %%
 forgetful = tiny_vit()
@@ -916,11 +931,11 @@ for how, guess in guesses.items():
 #
 # ## Whose pictures?
 #
-# CIFAR-10 comes without a licence: its pictures were collected from the web, as a part of a larger
-# collection that its makers withdrew in 2020, so learn with it, but do not pass it on; `vitlib`'s code and
-# the weights that it ships are under the MIT licence, and for weights from elsewhere read theirs. Ask
-# people before you put their pictures into a training folder, and do not use a model like this one to judge
-# anything about a person: it has no class for people, and would call your friend a frog.
+# CIFAR-10 comes without a licence. Its pictures were collected from the web, as a part of a larger
+# collection, *80 Million Tiny Images*, that its makers withdrew in 2020. So learn with it, but do not pass it
+# on. `vitlib`'s code and the weights that it ships are under the MIT licence; for weights from elsewhere read
+# theirs. Ask people before you put their pictures into a training folder, and do not use a model like this
+# one to judge anything about a person: it has no class for people, and would call your friend a frog.
 
 # %%
 checks.progress()

@@ -13,7 +13,8 @@
 #
 # 45 minutes to read · under 1 minute to run · needs patches, tokens and the class token from
 # [00 Start here](00_start_here.ipynb), and an idea of attention: a token's query is compared with every
-# token's key, and a softmax turns the scores into the shares that it takes from each
+# token's key, and a softmax turns the scores into the shares that it takes from each. Each layer does this
+# several times side by side, each time with weights of its own: these are its **heads**
 
 # %% [markdown]
 # ## Where does it look?
@@ -57,7 +58,12 @@ plots.show(
 # %% [markdown]
 # *Figure: the picture, and how much two heads of the last layer take from each patch, on one colour scale.
 # Each of the 64 weights fills its own square, 36×36 pixels of the photograph.*
-#
+
+# %%
+first_head, second_head = (set(head.topk(8).indices.tolist()) for head in heads[:2])
+print(f"of the 8 brightest squares of each, both have {len(first_head & second_head)}")
+
+# %% [markdown]
 # So which of them is "where the model looks"? To answer, you have to know what these numbers are. Start
 # small.
 #
@@ -104,8 +110,9 @@ print("square:             ", stacked.shape[-2] == stacked.shape[-1])
 print("every row sums to 1:", torch.allclose(stacked.sum(dim=-1), torch.ones(1), atol=1e-5))
 
 # %% [markdown]
-# **Proof** that the model works with these weights. PyTorch's own attention keeps its weights to itself. But
-# let it mix the rows of an identity matrix, and what comes out *is* the weights. **Look for** `True`.
+# **Check, on the first layer,** that the model works with these weights. PyTorch's own attention keeps its
+# weights to itself. But let it mix the rows of an identity matrix, and what comes out *is* the weights.
+# **Look for** `True`.
 
 # %%
 from einops import rearrange
@@ -161,7 +168,9 @@ def class_attention_solution(attention):
 
 # %% tags=["nbval-rtol=0.01"]
 kept = 1 - class_attention(attention)[0].sum(dim=-1)  # (depth, num_heads)
+layer, head = divmod(kept.argmax().item(), 6)
 print(f"the class token reads from itself: {kept.min():.2f} to {kept.max():.2f}, depending on the head")
+print(f"most in layer {layer + 1}, head {head + 1}")
 
 # %% [markdown]
 # Now the third step. **Predict:** will head 1 of the first layer look like head 1 of the last?
@@ -199,11 +208,13 @@ plots.show(
 #
 # A query is one projection of a token and a key is another one, so a row and a column answer two
 # questions. For the same reason a token need not read most from itself, or from what looks like it.
-# **Predict:** in how many of all 2,340 rows is a token's largest weight its own?
+# There are 6 layers · 6 heads · 65 tokens = 2,340 rows. **Predict:** in which share of them is a token's
+# largest weight its own? More than by chance?
 
 # %% tags=["nbval-rtol=0.05"]
 own = stacked.argmax(dim=-1) == torch.arange(65)  # (depth, num_heads, T)
 print(f"rows whose largest weight is on the token itself: {own.float().mean():.3f}, by chance: {1 / 65:.3f}")
+print("more than twice as many as by chance:", (own.float().mean() > 2 / 65).item())
 
 # %% [markdown]
 # ## All heads, all layers
@@ -225,6 +236,9 @@ favourites = maps.flatten(2).argmax(dim=-1)  # (depth, num_heads)
 print(f"{favourites.numel()} heads, {len(favourites.unique())} different favourite patches")
 
 # %% [markdown]
+# Fewer favourites than heads means that some maps agree, at least on their brightest patch. More than one
+# means that not all do.
+#
 # There is no such thing as *the* attention map. Whoever shows you one has chosen a layer and a head, or a way
 # to average. Ask which.
 #
@@ -313,7 +327,14 @@ plots.show(
 # %% [markdown]
 # *Figure: what the class token reads in the last layer, and what reaches it through all six layers by
 # rollout's bookkeeping.*
-#
+
+# %% tags=["nbval-rtol=0.05"]
+for name, weights in (("last layer", maps[-1].mean(dim=0)), ("rollout", rolled)):
+    row, column = divmod(weights.argmax().item(), 8)
+    ratio = weights.max() / weights.mean()
+    print(f"{name:10} brightest in row {row + 1}, column {column + 1}: {ratio:.1f} times the mean patch")
+
+# %% [markdown]
 # Bookkeeping it is. Half of every token stays where it is in every layer, and all heads count alike: that is
 # assumed, not measured, and it makes the map flat. What the values and the MLPs do is left out.
 #
@@ -387,16 +408,21 @@ plots.show(
 
 # %% [markdown]
 # *Figure: how far each head looks, by layer; one mark a head, a line through their means. Below the dotted
-# line a head prefers what is near, above it what is far.*
+# line a head prefers what is near, above it what is far; the untrained model's heads lie almost on it. The
+# axis does not begin at 0.*
 #
 # In the first layers of the paper's large models, some heads look near and some far; in the last ones most
 # look far. Those models had seen millions of pictures. **Compare:** how much of that does a small model show?
 
 # %% tags=["nbval-rtol=0.01"]
 for name, values in distances.items():
-    print(f"{name:10} nearest head {values.min():.1f} pixels, farthest {values.max():.1f}")
+    low, high = values.amin(dim=1), values.amax(dim=1)  # over the heads: (depth,)
+    print(f"{name:10} layer 1: {low[0]:.1f} to {high[0]:.1f}, layer 6: {low[-1]:.1f} to {high[-1]:.1f}")
 
 # %% [markdown]
+# These are pixels, nearest to farthest head. A small model that did as the large ones would show a wide range
+# in layer 1, and in layer 6 only the upper end of it. Hold the first line against that.
+#
 # **How widely?** The entropy of a row, $-\sum_j a_j \log_2 a_j$, in bits. One token alone gives 0. Four
 # tokens read alike give 2, since $2^2 = 4$. All 65 alike give $\log_2 65 = 6.02$, the most there is.
 
@@ -410,7 +436,7 @@ for name, layers in both.items():
     print(f"{name:10}", " ".join(f"{value:.2f}" for value in bits), " bits, layer 1 to 6")
 
 # %% [markdown]
-# An untrained head reads everything alike. Training makes heads choose.
+# An untrained head reads everything almost alike. Training makes heads choose.
 #
 # **How much?** Shades are hard to judge. DINO's mass mask (Caron et al. 2021, figure 4) keeps the fewest
 # patches that together hold, say, 60 % of the attention. On four numbers: 0.50 is too little, 0.50 + 0.35 is
@@ -478,11 +504,12 @@ print(f"named right: {right.float().mean():.3f} of the pictures")
 
 # %% [markdown]
 # The measure: which share of the class token's attention falls on the object? A patch that the object covers
-# by half counts half. **Chance** is the share that evenly spread attention would have, and that is the
-# object's share of the area.
+# by half counts half; attention to the outline of an object therefore counts, for a good part, as beside it.
+# **Chance** is the share that evenly spread attention would have, and that is the object's share of the area.
 #
 # Two controls. The untrained model again. And the *trained* model's maps on the mask of **another** picture:
-# a model that only looks at the middle, where objects often are, would do well there too.
+# objects are often near the middle, so a model that only looks there would do well on that mask too. What
+# "other mask" has above chance needs no understanding.
 
 # %%
 def share_on_object(attention, masks, grid):
@@ -522,6 +549,7 @@ print(f"{'chance':20} {chance:.2f}")
 trained, elsewhere, random = (mean for mean, _ in shares.values())
 print("trained above the same maps elsewhere, in every layer:", (trained > elsewhere).all().item())
 print("untrained within 0.02 of chance:", ((random - chance).abs() < 0.02).all().item())
+print("the trained model points best in layer", trained.argmax().item() + 1)
 
 # %% [markdown]
 # So these maps do point at the object: more than chance, more than the untrained model's, and more than a
@@ -529,22 +557,28 @@ print("untrained within 0.02 of chance:", ((random - chance).abs() < 0.02).all()
 # which most people draw, need not be the best.
 #
 # An average hides cases. Of the pictures that the model names right, here is the one whose map in the last
-# layer points *least* at the object.
+# layer has the least on the object. Because of the outline, take a second number with it: the share on all
+# the patches that **touch** the object, each counted in full.
 
 # %%
+from einops import reduce
+
+touches = reduce(data.masks.float(), "b (row p) (col q) -> b (row col)", "max", p=4, q=4) > 0  # (500, 64)
 read = class_attention(shapes_attention)[:, -1].mean(dim=1)  # last layer, mean over the heads: (500, 64)
 last_map = attention_maps.to_grid(read, grid)  # (500, 8, 8)
 share, _ = attention_maps.mass_on_mask(last_map, data.masks)  # (500,)
 worst = torch.where(right, share, 1).argmin()
+touching = (read * touches)[worst].sum() / read[worst].sum()
+title = f"{share[worst]:.0%} on the object, {touching:.0%} on patches that touch it"
 plots.show(
-    plots.attention_overlay(data.images[worst], {f"{share[worst]:.0%} on the object": last_map[worst]}),
-    alt="A drawn picture that the model names right, and its map, which lies mostly beside the object.",
+    plots.attention_overlay(data.images[worst], {title: last_map[worst]}),
+    alt="A drawn picture that the model names right, and its map of the last layer.",
 )
 sure = shapes_logits[worst].softmax(dim=0).max()
 print(f"named {data.classes[data.labels[worst]]}, which is right, with probability {sure:.2f}")
 
 # %% [markdown]
-# *Figure: named right, though little of the last layer's attention is on the object.*
+# *Figure: named right, though little of the last layer's attention is on the object itself.*
 #
 # ## What attention does not explain
 #
@@ -572,9 +606,10 @@ def probability(model, images, labels):
 
 
 # %% [markdown]
-# Four orders to take patches away. What the last layer reads most comes first; what it reads least comes
-# first; random; and by **gradient rollout**, which counts an attention weight only as far as a larger one
-# would raise the score of the class. **Predict** the four curves before you run.
+# Five orders to take patches away. What the last layer reads most comes first; what it reads least comes
+# first; random; by **rollout**, through all layers; and by **gradient rollout**, which is rollout again, but
+# counts an attention weight only as far as a larger one would raise the score of the class. **Predict** the
+# five curves before you run.
 
 # %%
 few, labels = inputs[:200], data.labels[:200]
@@ -584,6 +619,7 @@ orders = {
     "most read first": read[:200].argsort(dim=1, descending=True),
     "least read first": read[:200].argsort(dim=1),
     "random order": torch.rand(200, 64, generator=torch.Generator().manual_seed(0)).argsort(dim=1),
+    "rollout": rollout(shapes_attention)[:200, 0, 1:].argsort(dim=1, descending=True),
     "gradient rollout": by_gradient.argsort(dim=1, descending=True),
 }
 
@@ -596,52 +632,67 @@ curves = {
 columns = {"patches painted over": numbers, **curves}
 plots.show(
     plots.curves(columns, "patches painted over", {"probability of the right class": list(curves)}),
-    alt="Probability of the right class against the number of painted patches, for four orders.",
+    alt="Probability of the right class against the number of painted patches, for five orders.",
 )
 
 # %% [markdown]
 # *Figure: how the probability of the right class falls as patches are painted over, mean over 200 pictures,
-# for four orders.*
+# for five orders.*
 
 # %% tags=["nbval-rtol=0.02"]
 for name, curve in curves.items():
-    print(f"{name:17} 0 gone: {curve[0]:.2f}   8 gone: {curve[3]:.2f}   16 gone: {curve[5]:.2f}")
-most, least, chance_order, by_class = curves.values()
-print("8 gone: most read hurts more than random:           ", most[3] < chance_order[3])
-print("8 gone: gradient rollout hurts more than most read: ", by_class[3] < most[3])
+    print(f"{name:17} 8 gone: {curve[3]:.2f}   16 gone: {curve[5]:.2f}   24 gone: {curve[6]:.2f}")
+most, least, chance_order, by_rollout, by_class = curves.values()
+print("8 gone: most read hurts more than random:       ", most[3] < chance_order[3])
+print("8 gone: gradient rollout hurts more than rollout:", by_class[3] < by_rollout[3])
+print("24 gone: gradient rollout hurts more than rollout:", by_class[6] < by_rollout[6])
 
 # %% [markdown]
-# On average the map passes: what is read most hurts most, and what is read least can go. Gradient rollout,
-# which knows the class, finds what matters sooner. (A caution about the test itself: painted squares are
-# something that the model never saw in training. It may stumble over the square, and not over the lack of
-# what was there.)
+# On average the map passes: what is read most hurts most, and what is read least can go. Rollout and gradient
+# rollout both use all layers, so to see what the class adds, compare these two with each other and not with
+# the last layer. Here it helps to find the first eight patches; with 24 gone, rollout, which knows no class,
+# has hurt more. (A caution about the test itself: painted squares are something that the model never saw in
+# training. It may stumble over the square, and not over the lack of what was there.)
 #
-# But an average is no case. Take the 50 pictures, all named right, whose map points least at the object. In
-# each, we paint over the eight patches *beside* the object that the map says are read most. **Predict:** does
-# the probability fall a lot, a little, or not at all?
+# But a map averaged over heads and pictures is no case. Look at the heads of the last layer one by one. Which
+# of them reads most from patches where **no pixel** of the object is?
+
+# %% tags=["nbval-rtol=0.01"]
+each_head = class_attention(shapes_attention)[:, -1]  # last layer: (500, num_heads, 64)
+elsewhere = (each_head * ~touches[:, None]).sum(dim=-1)  # on patches without the object: (500, num_heads)
+print("on patches without the object:", " ".join(f"{value:.2f}" for value in elsewhere[right].mean(dim=0)))
+head = elsewhere[right].mean(dim=0).argmax().item()
+print("most in head", head + 1)
+
+# %% [markdown]
+# Take this head, and the 50 pictures, all named right, in which it reads most from such patches. We paint
+# over the eight of them that it reads most; then all of them; then the object. **Predict** for each: does the
+# probability fall a lot, a little, or not at all?
 
 # %%
-from einops import reduce
-
-cases = torch.where(right, share, 1).argsort()[:50]
-holds_object = reduce(data.masks[cases].float(), "b (row p) (col q) -> b (row col)", "max", p=4, q=4) > 0
-beside = read[cases].masked_fill(holds_object, 0)  # what is read beside the object: (50, 64)
+cases = torch.where(right, elsewhere[:, head], 0).argsort(descending=True)[:50]
+head_reads, holds_object = each_head[cases, head], touches[cases]  # both (50, 64)
+free = head_reads.masked_fill(holds_object, 0)  # what it reads where no object is
 painted = {
     "nothing": torch.zeros_like(holds_object),
-    "8 patches beside the object that are read most": first(beside.argsort(dim=1, descending=True), 8),
+    "8 patches without the object": first(free.argsort(dim=1, descending=True), 8),
+    "all patches without the object": ~holds_object,
     "the object": holds_object,
 }
 
 # %% tags=["nbval-rtol=0.02"]
-print(f"of these maps, {1 - share[cases].mean():.0%} lie beside the object")
+print(f"read from patches without the object: {free.sum(dim=1).mean():.0%}")
 for name, gone in painted.items():
+    held = (head_reads * gone).sum(dim=1).mean()
     left = probability(shapes_model, paint_over(inputs[cases], gone), data.labels[cases])
-    print(f"painted over: {name:48} probability of the right class {left:.2f}")
+    print(f"painted over: {name:31} {held:4.0%} of what it reads, probability of the right class {left:.2f}")
 
 # %% [markdown]
-# Most of what these 50 maps show lies beside the object. Its brightest patches can go, and the model is as
-# sure as before. Take the object, and the answer is gone. So the model *read* those patches, and did not
-# *need* them. Whoever had explained these answers by their maps would have been wrong.
+# In these pictures the head reads mostly where no pixel of the object is, and all of that can go: the model
+# is as sure as before. Take the object, of which this head reads little, and the answer is gone. So the head
+# *read* those patches, and the model did not *need* them. Whoever had explained these answers by this head's
+# map would have been wrong. Averaged over the heads, the map is largely right about its brightest patches:
+# that is what the curves above say.
 #
 # A last point needs no statistics. Ask "why *cat*?" and "why *dog*?": the attention map is the same, for no
 # class went into it. A gradient begins at one class, so gradient rollout gives two answers. **Look for**
@@ -700,8 +751,9 @@ peaked, flat = (
     attention_maps.to_grid(class_attention(layers)[0, -1, 0], model.grid)  # last layer, head 1: (8, 8)
     for layers in both.values()
 )
+scale = "0 = smallest, 1 = largest of each map"
 plots.show(
-    plots.attention_overlay(medium, {"trained": stretch(peaked), "untrained": stretch(flat)}, "stretched"),
+    plots.attention_overlay(medium, {"trained": stretch(peaked), "untrained": stretch(flat)}, scale),
     alt="Two stretched maps: the untrained model's has contrasts as strong as the trained one's.",
 )
 for name, weights in (("trained", peaked), ("untrained", flat)):
@@ -713,7 +765,8 @@ for name, weights in (("trained", peaked), ("untrained", flat)):
 #
 # **`sum` without `keepdim`.** In rollout, `(B, T, T)` divided by `(B, T)` lines up columns instead of rows.
 # With two pictures it stops with an error. With one, as in most scripts, it runs, and in plain rollout nobody
-# notices, since all rows of $A + I$ sum to 2. But a popular script first sets the smallest weights to 0. Then
+# notices, since all rows of $A + I$ sum to 2. But a popular script,
+# [jacobgil/vit-explain](https://github.com/jacobgil/vit-explain), first sets the smallest weights to 0. Then
 # the rows differ. The symptom: rows that no longer sum to 1.
 
 # %% tags=["nbval-rtol=0.01"]

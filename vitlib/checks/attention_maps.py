@@ -22,6 +22,9 @@ def _(answer):
         got,
         (stacked[..., 1:, 0], "this is column 0, who reads the class token. Take row 0, what it reads."),
         (stacked[..., 0, :], "column 0 is still there: the class token itself, which is no patch."),
+        (stacked[..., 1, 1:], "this is row 1, what the first patch reads. The class token's row is row 0."),
+        (want / want.sum(dim=-1, keepdim=True), "the rows are scaled to sum 1 again. Leave the weights as "
+         "they are: what is missing is what the class token reads from itself."),
         (stacked[..., -1, 1:], "this is the last row, the last patch. The class token comes first."),
         (stacked[..., -1, :-1], "this is the last row without the last column. The class token comes first."),
         (stacked[..., 0, :-1], "the last column is missing, but the class token is the first one."),
@@ -40,18 +43,31 @@ def _(answer):
     attention = random_attention(depth=3, batch=2, heads=4, tokens=5)
     try:
         got = answer(attention)
-    except RuntimeError:
+    except RuntimeError as error:
+        if "65" in str(error):
+            raise NotYet(
+                "here are 5 tokens, not 65. Take their number from the input: T = attention[0].shape[-1]."
+            ) from error
         explain_failure(answer, attention)
         raise
     mean = [layer.mean(dim=1) for layer in attention]
     half = [(layer + torch.eye(5)) / 2 for layer in mean]  # rows sum to 1
     right = half[2] @ half[1] @ half[0]
     each_head = torch.stack([follow([layer[:, head] for layer in attention]) for head in range(4)], dim=1)
+    uneven = onto_result = torch.eye(5)
+    for layer in mean:
+        uneven = (layer / 2 + torch.eye(5)) / 1.5 @ uneven
+        mixed = layer + onto_result
+        onto_result = mixed / mixed.sum(dim=-1, keepdim=True) @ onto_result
     largest, summed = (follow([fuse(layer, 1) for layer in attention]) for fuse in (torch.amax, torch.sum))
     explain(
         got,
         (mean[2] @ mean[1] @ mean[0], "the identity is missing: each token also keeps itself (residual)."),
         (8 * right, "the rows sum to 8. Scale each row of A + I to sum 1 before you multiply."),
+        (half[0], "this is the first layer alone. Does the return stand inside the loop? Take it out."),
+        (half[2], "this is the last layer alone. Multiply it with the result so far."),
+        (onto_result, "the result so far is added to A. Add the identity, then multiply with the result."),
+        (uneven, "the identity counts twice as much as A. Add them, A + I, then divide by the sums."),
         (half[0] @ half[1] @ half[2], "the layers stand in the wrong order. The last one stands leftmost."),
         (right.transpose(1, 2), "rows and columns are exchanged: here the columns sum to 1."),
         (sum(half) / 3, "the layers are averaged. One after the other means a matrix product, not a mean."),
@@ -74,6 +90,10 @@ def _(answer):
     try:
         got = answer(attention, grid, patch_size)
     except RuntimeError as error:
+        if "64" in str(error):
+            raise NotYet(
+                "here are 2 rows of 4 patches, not 8 of 8. Take the numbers from grid: rows, columns = grid."
+            ) from error
         if "9" in str(error) and "8" in str(error):
             raise NotYet(
                 "9 tokens meet 8 patches. Leave the class token out of rows and columns: layer[:, :, 1:, 1:]."
@@ -95,6 +115,7 @@ def _(answer):
         (right.mean(dim=0), "the images are averaged. Keep one number for each: (B, depth, num_heads)."),
         (right.mean(dim=2), "the heads are averaged. Keep one number for each: (B, depth, num_heads)."),
         (right.transpose(0, 1), "the layers come first, not the images: stack with dim=1."),
+        (right / 8, "the keys are averaged. Sum over them: the weights of a row sum to 1 already."),
         (8 * right, "the reading patches are summed. Take their mean."),
     )  # fmt: skip
     equal("the result", got, right)

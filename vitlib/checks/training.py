@@ -61,6 +61,9 @@ def judge_names(got, wanted, parameters):
     if not all(isinstance(name, str) for name in got):
         raise NotYet("give the names (texts such as 'head.weight'), not the parameters themselves.")
     if unknown := sorted(got - parameters.keys()):
+        for name in unknown:
+            if f"{name}.weight" in parameters:
+                raise NotYet(f"{name!r} is a module, not a parameter: add '.weight'.")
         raise NotYet(f"model.named_parameters() has no {unknown[0]!r}.")
     extra, missing = sorted(got - wanted), sorted(wanted - got)
     kinds = {
@@ -109,7 +112,13 @@ def judge_factors(values, warmup_steps, total):
 
     right = after_warmup((half_turn / 2).cos() ** 2)  # the same as (1 + cos) / 2
     all_along = (math.pi / 2 * step / total).cos() ** 2
+    as_steps = []  # what comes out where warmup itself, or 1 after rounding it, is taken as a number of steps
+    for steps in (warmup_steps / total, 1):
+        falling = (math.pi / 2 * (step - steps) / (total - steps)).cos() ** 2
+        as_steps.append(torch.where(step < steps, (step + 1) / steps, falling))
+    share = "warmup is a share of all steps, not a number of steps: max(1, round(warmup * total_steps))."
     diagnoses = [
+        *((wrong, share) for wrong in as_steps),
         (all_along, "there is no warm-up: step 0 already gets the full rate."),
         (
             after_warmup(all_along),
@@ -139,11 +148,26 @@ def judge_factors(values, warmup_steps, total):
             after_warmup((1 - half_turn.cos()) / 2),
             "it drops to 0 after the warm-up and rises: a sign is wrong.",
         ),
+        (
+            after_warmup((math.pi / 2 * (step - warmup_steps) / total).cos() ** 2),
+            "it does not come down to 0: the cosine's progress is divided by total_steps. Divide by the "
+            "number of steps after the warm-up.",
+        ),
+        (
+            after_warmup((math.pi / 2 * (step - warmup_steps) / (total - warmup_steps - 1)).cos() ** 2),
+            "the last step gets a rate of 0, so that its batch teaches nothing. Progress is 1 only at step "
+            "total_steps, one after the last: divide by total_steps - warmup_steps.",
+        ),
         (after_warmup(1 - progress), "it falls along a straight line; the exercise asks for half a cosine."),
         (after_warmup(torch.ones_like(step)), "it stays at 1 after the warm-up and never falls."),
     ]
     got = torch.tensor([float(value) for value in values], dtype=torch.float64)
-    equal("the factor at every step", got, right, diagnoses=diagnoses)
+    worst = int((got - right).abs().argmax())
+    unknown = (
+        f"of {total} steps with {warmup_steps} of warm-up, step {worst} should get {right[worst]:.4g}, "
+        f"but gets {got[worst]:.4g}."
+    )
+    equal("your factor", got, right, diagnoses=[*diagnoses, (got, unknown)])
 
 
 @check("per_class_accuracy")
@@ -171,6 +195,11 @@ def check_per_class_accuracy(answer):
             (right.sum() / number).expand(num_classes),
             "every class has the overall accuracy: pick the pictures of each class first.",
         ),
+        (
+            (number - of_class - guessed + 2 * right) / number,
+            "you also counted pictures of other classes, as right where the model does not say this class. "
+            "Pick the pictures of each class first.",
+        ),
         (guessed / of_class, "you counted how often the model says each class, right or wrong."),
         (1 - wanted, "this is the share of errors: one minus the accuracy."),
         (100 * wanted, "these are percentages; give shares from 0 to 1."),
@@ -179,7 +208,12 @@ def check_per_class_accuracy(answer):
 
     absent = int(torch.randint(num_classes, ()))
     there = torch.arange(num_classes) != absent
-    got = answer(logits[labels != absent], labels[labels != absent], num_classes)
+    try:
+        got = answer(logits[labels != absent], labels[labels != absent], num_classes)
+    except ZeroDivisionError:
+        raise NotYet(
+            "a class without pictures stops your code: Python's 0/0 is an error. In torch, 0/0 is NaN."
+        ) from None
     equal("with one class absent, the accuracy of the others", got[there], wanted[there])
     if not got[absent].isnan():
         raise NotYet(f"a class without pictures gets {got[absent]:g}, but 0 right of 0 is unknown: NaN.")
