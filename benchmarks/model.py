@@ -9,6 +9,7 @@ Writes benchmarks/results/model.md.
 
 import argparse
 import platform
+import random
 import statistics
 import time
 from pathlib import Path
@@ -70,11 +71,11 @@ def training_step(model, images, labels, bf16):
 
 def images_per_second(work, all_models, images, labels, bf16, repetitions):
     """Median speed of each model; the first round, which warms up, is not counted."""
-    seconds = {name: [] for name in all_models}
+    seconds, order = {name: [] for name in all_models}, random.Random(0)
     for _ in range(repetitions + 1):
-        for name, model in all_models.items():
+        for name in order.sample(list(all_models), len(all_models)):  # who comes after whom must not matter
             start = time.perf_counter()
-            work(model, images, labels, bf16)
+            work(all_models[name], images, labels, bf16)
             seconds[name].append(time.perf_counter() - start)
     return {name: len(images) / statistics.median(times[1:]) for name, times in seconds.items()}
 
@@ -92,7 +93,7 @@ def main():
 
     lines = [
         f"Images a second, vit_cifar ({sizes['vitlib']:,} parameters), batch {arguments.batch}, "
-        f"medians of {arguments.repetitions} interleaved repetitions.",
+        f"medians of {arguments.repetitions} interleaved repetitions in random order.",
         "",
         f"{platform.machine()} CPU, {torch.get_num_threads()} threads; torch {torch.__version__}, "
         f"torchvision {torchvision.__version__}, timm {timm.__version__}, "

@@ -478,7 +478,8 @@ def test_heads_by_depth_marks_every_head(function):
     low, high = ax.get_ylim()
     assert low < 1 and high > 7 and ax.get_xlabel() == "layer"
     (ax,) = function({"trained": values + 10}).axes  # distances are compared with each other, not with 0
-    assert 9 < ax.get_ylim()[0] < 11 if function is plots.distance_by_depth else ax.get_ylim()[0] == 0
+    low = ax.get_ylim()[0]
+    assert 9 < low < 11 if function.__name__ == "distance_by_depth" else low == 0
     assert ("pixels" in ax.get_ylabel()) != ("bits" in ax.get_ylabel())
     (ax,) = function({"trained": values, "untrained": values}).axes
     _, one, _, two = (line.get_xdata() for line in ax.lines)
