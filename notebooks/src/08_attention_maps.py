@@ -654,8 +654,8 @@ print("24 gone: gradient rollout hurts more than rollout:", by_class[6] < by_rol
 # has hurt more. (A caution about the test itself: painted squares are something that the model never saw in
 # training. It may stumble over the square, and not over the lack of what was there.)
 #
-# But a map averaged over heads and pictures is no case. Look at the heads of the last layer one by one. Which
-# of them reads most from patches where **no pixel** of the object is?
+# But averages hide much. Look at the heads of the last layer one by one. Which of them reads most from patches
+# where **no pixel** of the object is?
 
 # %% tags=["nbval-rtol=0.01"]
 each_head = class_attention(shapes_attention)[:, -1]  # last layer: (500, num_heads, 64)
@@ -681,11 +681,11 @@ painted = {
 }
 
 # %% tags=["nbval-rtol=0.02"]
-print(f"read from patches without the object: {free.sum(dim=1).mean():.0%}")
+print(f"share read from patches without the object: {free.sum(dim=1).mean():.2f}")
 for name, gone in painted.items():
     held = (head_reads * gone).sum(dim=1).mean()
     left = probability(shapes_model, paint_over(inputs[cases], gone), data.labels[cases])
-    print(f"painted over: {name:31} {held:4.0%} of what it reads, probability of the right class {left:.2f}")
+    print(f"painted over: {name:31} {held:.2f} of what it reads, probability of the right class {left:.2f}")
 
 # %% [markdown]
 # In these pictures the head reads mostly where no pixel of the object is, and all of that can go: the model
