@@ -17,18 +17,16 @@ from vitlib import VisionTransformer, checkpoint, vit_cifar
 from vitlib.data import SHAPES_MEAN, SHAPES_STD, cifar10, shapes
 from vitlib.training import TrainingConfig, evaluate, train
 
-SETTINGS = {"batch_size": 128, "learning_rate": 1.5e-3, "muon_learning_rate": 0.01, "precision": "bf16"}
-
 
 def recipe(name):
     """The model with its random start, training and validation pictures, and the configuration."""
     torch.manual_seed(0)
     if name == "cifar10":
-        config = TrainingConfig(epochs=14, evaluations=7, **SETTINGS)
+        config = TrainingConfig(epochs=14, evaluations=7, precision="bf16")
         return vit_cifar(), cifar10("train"), cifar10("validation"), config
     # A shift could push the shape out of view, and every picture is drawn anew: nothing to augment.
     config = TrainingConfig(
-        epochs=7, evaluations=7, augment=False, mean=SHAPES_MEAN, std=SHAPES_STD, **SETTINGS
+        epochs=7, evaluations=7, augment=False, mean=SHAPES_MEAN, std=SHAPES_STD, precision="bf16"
     )
     model = VisionTransformer(image_size=32, patch_size=4, num_classes=10, embed_dim=96, depth=4, num_heads=4)
     return model, shapes("train", 40_000), shapes("validation", 2_000), config

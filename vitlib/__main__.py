@@ -45,10 +45,10 @@ def parse(arguments):
     budget.add_argument("--minutes", type=float, help="how long to train (default: 5)")
     budget.add_argument("--epochs", type=float, help="the same, in passes over the pictures")
     train.add_argument("--image-size", type=int, help="height and width of own pictures (default: 64)")
-    train.add_argument("--batch-size", type=int, default=64, help="pictures in a step (default: 64)")
+    train.add_argument("--batch-size", type=int, default=128, help="pictures in a step (default: 128)")
     train.add_argument("--optimizer", default="muon", help="muon or adamw (default: muon)")
-    train.add_argument("--learning-rate", type=float, default=2e-3, help="of AdamW (default: 0.002)")
-    train.add_argument("--muon-learning-rate", type=float, default=0.02, help="of Muon (default: 0.02)")
+    train.add_argument("--learning-rate", type=float, default=1.5e-3, help="of AdamW (default: 0.0015)")
+    train.add_argument("--muon-learning-rate", type=float, default=0.01, help="of Muon (default: 0.01)")
     train.add_argument("--seed", type=int, default=0, help="another seed, another run (default: 0)")
 
     evaluate = commands.add_parser("evaluate", help="measure a model on pictures kept for the test")

@@ -42,10 +42,10 @@ class TrainingConfig:
 
     epochs: float | None = None
     minutes: float | None = None
-    batch_size: int = 64
+    batch_size: int = 128
     optimizer: str = "muon"
-    learning_rate: float = 2e-3
-    muon_learning_rate: float = 0.02
+    learning_rate: float = 1.5e-3
+    muon_learning_rate: float = 0.01
     weight_decay: float = 0.05
     warmup: float = 0.05
     clip_norm: float = 1.0

@@ -417,7 +417,7 @@ def make_optimizer(model):
 # Now read the loop line by line. `order` says in which order the pictures come, 32 in each batch.
 
 # %%
-def one_pass(model, data, order, full_rate=2e-3):
+def one_pass(model, data, order, full_rate=1.5e-3):
     optimizer = make_optimizer(model)
     for step, indices in enumerate(order.split(32)):
         for group in optimizer.param_groups:
@@ -503,7 +503,7 @@ print(len(loader), "batches of", tuple(pictures.shape), pictures.dtype, "and", t
 # matrix, so that no direction drowns the others; all else with AdamW, as in your loop. `optimizer="adamw"`
 # uses AdamW throughout; the paper used Adam to pre-train and SGD to fine-tune. Try both of ours.
 #
-# Beyond that: batches of 64, a full rate of 0.002 (Muon: 0.02), weight decay 0.05, 5 % warm-up, gradients
+# Beyond that: batches of 128, a full rate of 0.0015 (Muon: 0.01), weight decay 0.05, 5 % warm-up, gradients
 # clipped to length 1, and bfloat16 where a quick trial at the start finds it faster.
 #
 # - **Watch** the training loss leave 2.30, and the validation loss follow it.

@@ -654,8 +654,8 @@ print("24 gone: gradient rollout hurts more than rollout:", by_class[6] < by_rol
 # has hurt more. (A caution about the test itself: painted squares are something that the model never saw in
 # training. It may stumble over the square, and not over the lack of what was there.)
 #
-# But averages hide much. Look at the heads of the last layer one by one. Which of them reads most from patches
-# where **no pixel** of the object is?
+# But averages hide much. Look at the heads of the last layer one by one. Which of them reads most from
+# patches where **no pixel** of the object is?
 
 # %% tags=["nbval-rtol=0.01"]
 each_head = class_attention(shapes_attention)[:, -1]  # last layer: (500, num_heads, 64)
