@@ -62,6 +62,9 @@ def structure_problems(name, cells):
     for (before, _), (hashes, text) in zip(headings, headings[1:], strict=False):
         if len(hashes) > len(before) + 1:
             yield f"jumps from heading level {len(before)} to {len(hashes)} at {text!r}"
+    # A line that happens to begin with "1." opens a list in the middle of its paragraph.
+    for broken in re.findall(r"(?m)^(?!\d+\. |[-*|#>] |\s)\S.*\n(\d+\. .{0,40})", "\n".join(prose)):
+        yield f"breaks a paragraph with a list at {broken!r}"
     titles = [text.lower() for _, text in headings]
     for part in ["recap"] if first else ["recap", "common mistakes"]:
         if not any(part in title for title in titles):
@@ -244,6 +247,7 @@ SPOILED = {
     "minutes to read": edit(0, source=HEAD.replace("5 minutes to read", "short")),
     "minutes or seconds to run": edit(0, source=HEAD.replace("to run", "to wait")),
     "needs from earlier": edit(0, source=HEAD.replace("needs", "has")),
+    "breaks a paragraph": edit(2, source="*Figure*\n\nA standard deviation of\n1. And so on.\n|-|\n"),
     "level 1 to 3": edit(2, source="*Figure*\n### One\n|-|\n"),
     "heading 'recap'": edit(11, source="## Common mistakes"),
     "heading 'common mistakes'": edit(11, source="## Recap"),

@@ -97,8 +97,8 @@ plots.show(
 #
 # ### Normalise: numbers of about one
 #
-# A network starts well when its inputs are about as large as its weights expect: mean 0, standard deviation
-# 1. Six pixels by hand, with mean 0.5 and standard deviation 0.25 (of pixels from 0 to 1):
+# A network starts well when its inputs are about as large as its weights expect: their mean is 0 and their
+# standard deviation is 1. Here are six pixels, from 0 to 1, with mean 0.5 and standard deviation 0.25:
 
 # %%
 pixels = torch.tensor([0, 51, 102, 153, 204, 255])

@@ -685,7 +685,7 @@ print(f"share read from patches without the object: {free.sum(dim=1).mean():.2f}
 for name, gone in painted.items():
     held = (head_reads * gone).sum(dim=1).mean()
     left = probability(shapes_model, paint_over(inputs[cases], gone), data.labels[cases])
-    print(f"painted over: {name:31} {held:.2f} of what it reads, probability of the right class {left:.2f}")
+    print(f"painted over: {name:31} {held:.2f} of what it reads; probability left: {left:.2f}")
 
 # %% [markdown]
 # In these pictures the head reads mostly where no pixel of the object is, and all of that can go: the model
