@@ -341,6 +341,13 @@ def start(*arguments, cwd):
     )  # fmt: skip
 
 
+def test_defaults_are_those_of_the_configuration():
+    """A recipe changed in one place: --help must not import the other, so the numbers stand twice."""
+    options, config = command_line.parse(["train"]), training.TrainingConfig(epochs=1)
+    for name in ("batch_size", "optimizer", "learning_rate", "muon_learning_rate", "device", "seed"):
+        assert getattr(options, name) == getattr(config, name), name
+
+
 def test_help_is_quick_to_import(tmp_path):
     """Modules that are not needed to show the help."""
     code = (

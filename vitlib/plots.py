@@ -82,14 +82,20 @@ def show(fig, alt):
 
     A notebook test compares the plain text, not the pixels: changed data then fails, float noise does not.
     """
-    buffer = io.BytesIO()
-    fig.savefig(buffer, format="png", dpi=100, facecolor="white", metadata={"Software": None})
-    width, height = PIL.Image.open(buffer).size
+    picture = _as_png(fig)
+    width, height = PIL.Image.open(io.BytesIO(picture)).size
     data = {
-        "image/png": base64.b64encode(buffer.getvalue()).decode(),
+        "image/png": base64.b64encode(picture).decode(),
         "text/plain": f"Figure {width}x{height}: {alt}\n{describe(fig)}",
     }
     display(data, raw=True, metadata={"image/png": {"alt": alt}})
+
+
+def _as_png(fig):
+    """A figure as the bytes of a PNG file that are the same at every drawing."""
+    buffer = io.BytesIO()
+    fig.savefig(buffer, format="png", dpi=100, facecolor="white", metadata={"Software": None})
+    return buffer.getvalue()
 
 
 def describe(fig):
@@ -353,10 +359,8 @@ class LiveCurves:
             )
         evaluated = history[-1]["validation_accuracy"] is not None
         if evaluated or time.monotonic() - self.drawn > 2:
-            figure = curves(history, "step", TRAINING_PANELS)
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format="png", dpi=100)
-            self.widget.value, self.drawn = buffer.getvalue(), time.monotonic()
+            self.widget.value = _as_png(curves(history, "step", TRAINING_PANELS))
+            self.drawn = time.monotonic()
 
 
 @_styled
