@@ -20,13 +20,14 @@ NOISE = 2e-6
 DECIMAL = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][-+]?\d+)?(?![\w]|\.\d)")
 
 # The kernels inherit these: the vitlib of this folder, not an installed one; and a training run of seconds,
-# in a folder of its own, so that it neither finds nor leaves a run.
+# in a folder of its own, so that it neither finds nor leaves a run
+# or the progress of a learner.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
 )
 os.environ.setdefault("VITLIB_MINUTES", "0.1")
 RUNS = tempfile.TemporaryDirectory(prefix="vitlib-")  # removed when the tests end
-os.environ["VITLIB_RUNS"] = RUNS.name
+os.environ["VITLIB_RUNS"] = os.environ["VITLIB_PROGRESS"] = RUNS.name
 
 
 def last_place(number):

@@ -93,10 +93,26 @@ def test_chance_is_the_learners_own(capsys):
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_progress(capsys):
-    checks.use(double, double)
+def test_progress(capsys, monkeypatch, tmp_path):
+    """A wrong answer that counts, a right one that is forgotten, a damaged file that stops it."""
+    monkeypatch.setenv("VITLIB_PROGRESS", str(tmp_path / "new"))
     checks.value("number of patches", 3)
     said(capsys)
     checks.progress()
-    text = said(capsys)
-    assert "[ok]   double" in text and "[open] number of patches" in text
+    assert said(capsys).startswith("00 start_here           0 of 1 done, next: number of patches\n01 ")
+    for _ in range(2):
+        checks.value("number of patches", 196)
+        (tmp_path / "new/passed.json").write_text("{")
+    checks.value("number of patches", 196)
+    checks.value("number of patches", 3)  # tried again later: it has passed once
+    said(capsys)
+    checks.progress()
+    assert said(capsys).startswith("00 start_here           1 of 1 done\n01 ")
+
+
+def test_progress_that_cannot_be_kept(capsys, monkeypatch, tmp_path):
+    """A right answer that stops with an error because the folder cannot be written."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("VITLIB_PROGRESS", str(tmp_path / "file"))
+    checks.value("number of patches", 196)
+    assert said(capsys).startswith("[ok]")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 from PIL import Image
 
@@ -55,6 +56,22 @@ FIGURES = {
         ROWS[:1], "epoch", {"loss": ["train_loss"], "more": ["train_loss"]}
     ),
     "learning rate": lambda: plots.learning_rate_schedule(1e-3 * np.sin(np.linspace(0.1, 3, 900))),
+    "tables": lambda: plots.number_tables(
+        [np.arange(12).reshape(3, 4), FIXED, FIXED - 0.3],
+        ["a title\nof two lines", "viridis", "signed"],
+        [["class", "patch 1", "patch 2"], None, None],
+        [None, ["q", "k", "v", "d"], None],
+        ["patch", "viridis", "signed"],
+        "{:.3g}",
+    ),
+    "strip": lambda: plots.token_strip(
+        {"before": [("p1", "patch")] * 3, "after": [("CLS", "class_token")] + [("p1", "patch")] * 9}
+    ),
+    "lines": lambda: plots.line_chart(
+        {"a": (range(1, 60), range(1, 60), 3), "b": ([1, 30, 59], [1, 3, 10])}, "x", "y", "log", "log", "t"
+    ),
+    "bars": lambda: plots.bar_chart({"patch embedding": 9e5, "encoder": 1.4e7}, "parameters", "{:,.0f}"),
+    "seeds": lambda: plots.bar_chart({"class token": [0.92, 0.95], "mean": [0.97]}, "accuracy", start=0.9),
     "overlay": lambda: plots.attention_overlay(PICTURE, attention(2, 4)),
     "overlays": lambda: plots.attention_overlay(
         PICTURE,
@@ -359,6 +376,48 @@ def test_learning_rate_schedule_counts_steps_from_1():
 
 
 # --- attention ----------------------------------------------------------------------------------------------
+
+
+def test_number_tables_write_each_number_on_its_colour():
+    """A number in another cell (rows and columns swapped), or a cell in another's colour."""
+    keys = np.array([["patch", "key", "patch"], ["patch", "patch", "patch"]])
+    fig = plots.number_tables([[[1, 2, 3], [4, 5, 6]], [[7]]], colors=[keys, "patch"])
+    first, second = fig.axes
+    placed = {tuple(map(round, text.get_position())): text.get_text() for text in first.texts}
+    assert placed == {(0, 0): "1", (1, 0): "2", (2, 0): "3", (0, 1): "4", (1, 1): "5", (2, 1): "6"}
+    odd = [patch for patch in first.patches if patch.get_facecolor()[:3] == to_rgb(plots.COLORS["key"])]
+    assert [patch.get_xy() for patch in odd] == [(0.5, -0.5)] and len(first.patches) == 6
+    cells = [ax.get_position().width * fig.get_figwidth() / n for ax, n in ((first, 3), (second, 1))]
+    assert cells[0] == pytest.approx(cells[1])  # or equal numbers would look unequal
+
+
+def test_number_tables_scale_from_0_or_around_0():
+    """A scale of its own minimum, where 0 has a colour that means something else."""
+    fig = plots.number_tables([[[1.0, 3.0]], [[-1.0, 3.0]]], colors=["viridis", "signed"])
+    assert [ax.images[0].get_clim() for ax in fig.axes] == [(0, 3), (-3, 3)]
+
+
+def test_token_strip_is_described_by_its_words():
+    """Tokens in another order that no comparison of outputs would see."""
+    strip = plots.token_strip({"with class token": [("CLS", "class_token"), ("p1", "patch")]})
+    assert "with class token; CLS, p1" in plots.describe(strip)
+
+
+def test_line_chart_draws_its_numbers_and_spread():
+    """Swapped axes, or a band of another width than the spread."""
+    (ax,) = plots.line_chart({"a": ([1, 2, 4], [10, 30, 20], [1, 2, 3])}, "x", "y").axes
+    assert ax.lines[0].get_xydata().tolist() == [[1, 10], [2, 30], [4, 20]]
+    band = ax.collections[0].get_paths()[0].vertices
+    assert {(1, 9), (1, 11), (4, 17), (4, 23)} <= set(map(tuple, band.tolist()))
+
+
+def test_bar_chart_of_seeds():
+    """A spread of another formula; bars that start elsewhere than at 0; an order turned round."""
+    (ax,) = plots.bar_chart({"a": [0.5, 0.7], "b": [0.9]}, "accuracy").axes
+    assert [text.get_text() for text in ax.texts] == ["60.0% ± 14.1%", "90.0%"]
+    assert ax.get_xlim()[0] == 0 and ax.get_ylim()[0] > ax.get_ylim()[1]
+    bars = plots.bar_chart({"a": [0.5, 0.7], "b": [0.9]}, "accuracy", start=0.4).axes[0].containers[0]
+    assert all(bar.get_facecolor()[3] == 0 for bar in bars)
 
 
 def test_a_bright_patch_colours_exactly_its_own_square():

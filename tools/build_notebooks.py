@@ -83,7 +83,7 @@ def build(name):
     )
     try:
         with tempfile.TemporaryDirectory() as runs:  # a stored run is a whole one, not an older one read back
-            os.environ["VITLIB_RUNS"] = runs
+            os.environ["VITLIB_RUNS"] = os.environ["VITLIB_PROGRESS"] = runs
             client.execute()
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         where = place(started[-1], notebook.cells[started[-1]])

@@ -21,6 +21,7 @@ from IPython.display import display
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 # Okabe & Ito's palette, safe for colour-blind readers.
@@ -112,6 +113,8 @@ def describe(fig):
             parts += [", ".join(tick.get_text() for tick in ticks if any(map(str.isalpha, tick.get_text())))]
             parts += [f"bars {_in_numbers([bar.get_width() for bar in bars])}" for bars in ax.containers
                       if hasattr(bars, "patches")]  # fmt: skip
+            if not ax.images and not ax.lines and not ax.containers:  # a diagram
+                parts += [", ".join(text.get_text() for text in ax.texts)]
         lines.append(f"  {number} {' | '.join(names)}: {'; '.join(filter(None, parts)) or 'empty'}")
     return "\n".join(lines)
 
@@ -219,6 +222,131 @@ def _write_numbers(ax, values, form):
         red, green, blue, _ = image.to_rgba(image.get_array()[row, column])
         color = "black" if 0.3 * red + 0.6 * green + 0.1 * blue > 0.45 else "white"
         ax.text(column, row, form.format(value), color=color, fontsize=11, ha="center", va="center")
+
+
+# --- numbers, tokens, lines and bars ------------------------------------------------------------------------
+
+
+@_styled
+def number_tables(tables, titles=None, rows=None, columns=None, colors=None, form="{:g}"):
+    """Small matrices side by side, with the number in each cell.
+
+    For each table: a 2-D array, a title, names of its rows and columns (or None), and its color: a key of
+    COLORS, an array of such keys in the table's shape, "viridis" (numbers from 0) or "signed" (around 0).
+    """
+    tables = [_numpy(table) for table in tables]
+    nothing = [None] * len(tables)
+    titles, rows, columns = titles or nothing, rows or nothing, columns or nothing
+    colors = colors or nothing
+    widths = [table.shape[1] for table in tables]
+    # Inches: free for the names of rows at the left of a table, for a title as wide as its text, and above.
+    left = [0.25 + (0.1 * max(map(len, names)) if names else 0) for names in rows]
+    above = 0.35 + 0.25 * max((title or "").count("\n") for title in titles) + 0.3 * any(columns)
+    cell = min(0.62, (WIDTH - sum(left) - 0.2) / sum(widths))
+    wide = [
+        max(width * cell, 0.085 * max(map(len, (title or "").split("\n"))))
+        for width, title in zip(widths, titles)
+    ]
+    size = np.array([sum(left) + sum(wide) + 0.2, above + cell * max(map(len, tables)) + 0.1])
+    fig = Figure(figsize=size)
+    x = 0.0
+    for table, title, down, across, color, free, room in zip(
+        tables, titles, rows, columns, colors, left, wide
+    ):
+        width, height = cell * table.shape[1], cell * len(table)
+        place = [x + free + (room - width) / 2, size[1] - above - height]
+        x += free + room
+        ax = fig.add_axes((*(place / size), *([width, height] / size)))
+        top = np.abs(table).max() or 1
+        scale = {
+            "viridis": {"cmap": "viridis", "vmin": 0, "vmax": top},
+            "signed": {"cmap": "RdBu_r", "vmin": -top, "vmax": top},
+        }
+        plain = {"cmap": ListedColormap(["white"])}
+        ax.imshow(table, **(scale.get(color, plain) if isinstance(color, str) else plain))
+        if color is not None and not (isinstance(color, str) and color in scale):
+            for (row, column), key in np.ndenumerate(np.broadcast_to(np.asarray(color), table.shape)):
+                ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, color=COLORS[key], alpha=0.35, lw=0))
+        _write_numbers(ax, table, form)
+        ax.set_xticks(np.arange(table.shape[1]), across or [""] * table.shape[1])
+        ax.set_yticks(np.arange(len(table)), down or [""] * len(table))
+        ax.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
+        height, width = table.shape
+        ax.vlines(np.arange(1, width) - 0.5, -0.5, height - 0.5, color="#dddddd", linewidth=1)
+        ax.hlines(np.arange(1, height) - 0.5, -0.5, width - 0.5, color="#dddddd", linewidth=1)
+        ax.spines[:].set_visible(True)
+        if title:
+            ax.set_title(title, pad=8)
+    return fig
+
+
+@_styled
+def token_strip(strips):
+    """Tokens as boxes in a row: a dict of name of the row -> list of (text in the box, key of COLORS)."""
+    longest = max(len(boxes) for boxes in strips.values())
+    left = 0.3 + 0.1 * max(map(len, strips))  # inches
+    letters = max(len(text) for boxes in strips.values() for text, _ in boxes)
+    box = min(max(0.5, 0.25 + 0.1 * letters), (WIDTH - left - 0.1) / longest)
+    fig = Figure(figsize=(left + box * longest + 0.1, 0.65 * len(strips)))
+    ax = fig.add_axes((left / fig.get_figwidth(), 0, box * longest / fig.get_figwidth(), 1))
+    for row, boxes in enumerate(strips.values()):
+        for column, (text, key) in enumerate(boxes):
+            corner = (column + 0.04, row - 0.36)
+            ax.add_patch(Rectangle(corner, 0.92, 0.72, color=COLORS[key], alpha=0.45, lw=0))
+            ax.text(column + 0.5, row, text, ha="center", va="center", fontsize=11)
+    ax.set(xlim=(0, longest), ylim=(len(strips) - 0.5, -0.5), xticks=[])
+    ax.set_yticks(range(len(strips)), strips)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    return fig
+
+
+@_styled
+def line_chart(lines, xlabel, ylabel, xscale="linear", yscale="linear", title=""):
+    """Lines with their names: a dict of name -> (x, y) or (x, y, spread), the spread drawn as a band."""
+    fig = Figure(figsize=(7, 4), layout="constrained")
+    ax = fig.subplots()
+    for (name, (x, y, *spread)), line in zip(lines.items(), cycle(LINES)):
+        x, y = _numpy(x), _numpy(y)
+        ax.plot(x, y, label=name, markevery=math.ceil(len(x) / 20), **line)
+        for band in spread:
+            ax.fill_between(x, y - _numpy(band), y + _numpy(band), color=line["color"], alpha=0.15, lw=0)
+    ax.set(xlabel=xlabel, ylabel=ylabel, xscale=xscale, yscale=yscale, title=title)
+    ax.grid(axis="y")
+    if len(lines) > 1:
+        fig.legend(*ax.get_legend_handles_labels(), loc="outside upper right", ncols=3)
+    return fig
+
+
+@_styled
+def bar_chart(groups, label, form="{:.1%}", start=0):
+    """Bars, the first on top: a dict of name -> number, or numbers over seeds.
+
+    Of several numbers the bar is the mean; it has the standard deviation as its error, and a dot for each.
+    An axis that does not start at 0 shows small differences. It gets no bars, whose lengths would mislead.
+    """
+    groups = {name: np.atleast_1d(_numpy(values)) for name, values in groups.items()}
+    fig = Figure(figsize=(7, 0.8 + 0.45 * len(groups)), layout="constrained")
+    ax = fig.subplots()
+    means = [values.mean() for values in groups.values()]
+    errors = [values.std(ddof=1) if len(values) > 1 else 0 for values in groups.values()]
+    ends = [max(mean + error, values.max()) for mean, error, values in zip(means, errors, groups.values())]
+    ax.barh(list(groups), means, color="#bbbbbb" if start == 0 else "none")
+    for row, (mean, error, end, values) in enumerate(zip(means, errors, ends, groups.values())):
+        words = form.format(mean)
+        if len(values) > 1 or start:
+            ax.errorbar(mean, row, xerr=error, marker="|", markersize=14, color="black", capsize=5, lw=1.5)
+            ax.plot(values, np.full(len(values), row), "o", color=COLORS["neutral"], markersize=5, alpha=0.6)
+        if len(values) > 1:
+            words += f" ± {form.format(error)}"
+        ax.annotate(words, (end, row), (8, 0), textcoords="offset points", va="center", fontsize=11)
+    ax.invert_yaxis()
+    ax.set(xlabel=label, xlim=(start, max(ends) + 0.4 * (max(ends) - start)))
+    places = [tick for tick in MaxNLocator(3).tick_values(start, max(ends)) if start <= tick <= max(ends)]
+    ax.set_xticks(places, [form.format(place) for place in places])
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+    return fig
 
 
 # --- pictures and predictions -------------------------------------------------------------------------------

@@ -7,12 +7,18 @@ way. The judgement itself (one module for each lesson) compares with an independ
 thing, on random sizes and values from a fresh seed.
 """
 
+import contextlib
+import json
 import linecache
+import os
 import traceback
 from importlib import import_module
 from pathlib import Path
 
+import platformdirs
 import torch
+
+from vitlib.checkpoint import write_whole
 
 
 class _Todo:
@@ -29,7 +35,7 @@ class NotYet(Exception):
     """An answer that is not right yet, with a diagnosis that a learner can act on."""
 
 
-_checks, _passed = {}, {}
+_checks = {}
 _PACKAGE = str(Path(__file__).parents[1])
 
 
@@ -40,6 +46,7 @@ def check(name):
     """
 
     def register(function):
+        assert name not in _checks, f"two checks are called {name!r}"
         _checks[name] = function
         return function
 
@@ -60,14 +67,30 @@ def value(name, answer):
 
 
 def progress():
-    """Print which of the exercises tried so far in this notebook have passed."""
-    for name, passed in _passed.items():
-        print(f"{'[ok]' if passed else '[open]':7}{name}")
+    """Print how many exercises of each lesson have passed on this machine, and which comes next."""
+    passed = _passed()
+    for number, lesson in enumerate(LESSONS):
+        names = [name for name, function in _checks.items() if function.__module__ == f"{__name__}.{lesson}"]
+        left = [name for name in names if name not in passed]
+        done = f"{number:02} {lesson:20} {len(names) - len(left)} of {len(names)} done"
+        print(f"{done}, next: {left[0]}" if left else done)
+
+
+def _progress_file():
+    folder = os.environ.get("VITLIB_PROGRESS") or platformdirs.user_data_dir("vitlib", appauthor=False)
+    return Path(folder) / "passed.json"
+
+
+def _passed():
+    """The names of the checks that have passed on this machine, in any notebook."""
+    try:
+        return json.loads(_progress_file().read_text())
+    except (OSError, ValueError):  # none yet, or a file that something else has damaged
+        return []
 
 
 def _judge(name, answer):
     """Run one check, print its result, and tell whether the answer is right."""
-    _passed[name] = False
     try:
         with torch.random.fork_rng():
             torch.seed()  # other numbers at every try: an answer cannot pass by luck twice
@@ -81,9 +104,11 @@ def _judge(name, answer):
         stopped = f"your code stopped with {type(error).__name__}: {error}"
         print(f"[not yet] {name}: {stopped}{_learners_line(error)}")
     else:
-        _passed[name] = True
+        with contextlib.suppress(OSError):  # a right answer is right where nothing can be written, too
+            write_whole(_progress_file(), json.dumps(sorted({*_passed(), name})).encode())
         print(f"[ok] {name}: {verified}")
-    return _passed[name]
+        return True
+    return False
 
 
 def _learners_line(error):
@@ -125,5 +150,6 @@ def _close(a, b, tolerance):
     return torch.allclose(a.float(), b.float(), atol=tolerance, rtol=tolerance)
 
 
-for _lesson in ("start_here", "training", "attention_maps"):
+LESSONS = ("start_here", "training", "attention_maps")
+for _lesson in LESSONS:
     import_module(f"vitlib.checks.{_lesson}")

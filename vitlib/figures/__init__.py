@@ -1,0 +1,1 @@
+"""Figures of one lesson each, in the style of vitlib.plots."""
