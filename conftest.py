@@ -10,6 +10,8 @@ import re
 import tempfile
 from pathlib import Path
 
+import pytest
+
 try:
     from nbval.plugin import IPyNbCell
 except ImportError:  # only the notebooks need it
@@ -19,15 +21,20 @@ NOISE = 2e-6
 # A number with a decimal point or an exponent that is not a part of a word, a version or a file name.
 DECIMAL = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][-+]?\d+)?(?![\w]|\.\d)")
 
-# The kernels inherit these: the vitlib of this folder, not an installed one; and a training run of seconds,
-# in a folder of its own, so that it neither finds nor leaves a run
-# or the progress of a learner.
+# The kernels inherit these: the vitlib of this folder, not an installed one; and a training run of seconds, in
+# a folder of its own, so that it neither finds nor leaves a run, or what a learner has solved.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
 )
 os.environ.setdefault("VITLIB_MINUTES", "0.1")
 RUNS = tempfile.TemporaryDirectory(prefix="vitlib-")  # removed when the tests end
 os.environ["VITLIB_RUNS"] = os.environ["VITLIB_PROGRESS"] = RUNS.name
+
+
+@pytest.fixture(autouse=True)
+def progress_of_its_own(monkeypatch, tmp_path):
+    """What one test solves is not solved in the next, or in a notebook."""
+    monkeypatch.setenv("VITLIB_PROGRESS", str(tmp_path / "progress"))
 
 
 def last_place(number):

@@ -313,6 +313,10 @@ def line_chart(lines, xlabel, ylabel, xscale="linear", yscale="linear", title=""
             ax.fill_between(x, y - _numpy(band), y + _numpy(band), color=line["color"], alpha=0.15, lw=0)
     ax.set(xlabel=xlabel, ylabel=ylabel, xscale=xscale, yscale=yscale, title=title)
     ax.grid(axis="y")
+    places = sorted({float(place) for x, *_ in lines.values() for place in _numpy(x)})
+    if xscale == "log" and len(places) <= 8:  # powers of ten alone say little about few points
+        ax.set_xticks(places, [f"{place:g}" for place in places])
+        ax.minorticks_off()
     if len(lines) > 1:
         fig.legend(*ax.get_legend_handles_labels(), loc="outside upper right", ncols=3)
     return fig
