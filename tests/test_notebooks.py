@@ -4,12 +4,15 @@
 way each, and see that the rule speaks up.
 """
 
+import base64
 import copy
+import io
 import re
 from statistics import median
 
 import build_notebooks
 import nbformat
+import PIL.Image
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
@@ -34,6 +37,13 @@ def is_figure(output):
 
 def has_figure(cell):
     return cell.cell_type == "code" and any(is_figure(output) for output in cell.outputs)
+
+
+def is_white_backed(output):
+    """Whether the corners of a picture are white, and not transparent: text must be readable in dark mode."""
+    picture = PIL.Image.open(io.BytesIO(base64.b64decode(output.data["image/png"]))).convert("RGBA")
+    right, bottom = picture.width - 1, picture.height - 1
+    return all(picture.getpixel((x, y)) == (255,) * 4 for x in (0, right) for y in (0, bottom))
 
 
 def lines_of(cell):
@@ -109,8 +119,14 @@ def output_problems(cells):
                 yield f"{where}: prints to stderr, which JupyterLab paints red: {output.text[:60]!r}"
             if is_figure(output) and not output.metadata.get("image/png", {}).get("alt"):
                 yield f"{where}: a figure without alternative text"
-        if has_figure(cell) and not (i + 1 < len(cells) and cells[i + 1].source.startswith("*Figure")):
-            yield f'{where}: a figure without a caption: a Markdown cell after it that begins with "*Figure"'
+            if is_figure(output) and not is_white_backed(output):
+                yield f"{where}: a figure that is not on white"
+        if has_figure(cell):
+            caption = cells[i + 1].source if i + 1 < len(cells) else ""
+            if not caption.startswith("*Figure"):
+                yield f'{where}: a figure without a caption: a Markdown cell that begins with "*Figure"'
+            elif len(caption.partition("\n\n")[0].split()) < 6:
+                yield f"{where}: a caption that does not say what the figure shows"
         text = "\n".join(printed(cell))
         if re.search(MACHINE_PATH, text) or str(build_notebooks.ROOT) in text:
             yield f"{where}: prints a path of the machine that ran it: {text[:60]!r}"
@@ -124,7 +140,7 @@ def output_problems(cells):
             following = next((other for other in cells[i + 1 :] if other.cell_type == "code"), None)
             if following is None or "nbval-ignore-output" in tags(following) or not following.outputs:
                 yield f"{where}: its output is not compared, and the next code cell has none that is"
-        elif re.search(r"\d\.\d{5,}", text):
+        elif re.search(r"\d\.(?!0+\b)\d{5,}", text):
             yield f"{where}: prints more than 4 decimals, which differ between machines: {text[:60]!r}"
 
 
@@ -153,6 +169,28 @@ def problems(name, notebook):
         yield from some
     yield from output_problems(cells)
     yield from cell_problems(cells)
+
+
+def series_problems(notebooks):
+    """Lessons that are missing, or that a reader cannot get to from their neighbours and from the first."""
+    names = sorted(notebooks)
+    numbers = [name[:2] for name in names]
+    if numbers != [f"{number:02}" for number in range(len(names))]:
+        yield f"the lessons are numbered {', '.join(numbers)}"
+    prose = {name: [c.source for c in notebooks[name].cells if c.cell_type == "markdown"] for name in names}
+    for name in names[1:]:
+        if f"({name}.ipynb)" not in "\n".join(prose[names[0]]):
+            yield f"{names[0]}: its map of the series has no link to {name}"
+    for before, after in zip(names, names[1:]):
+        for name, other in ((before, after), (after, before)):
+            if f"({other}.ipynb)" not in prose[name][-1]:
+                yield f"{name}: its last cell has no link to {other}"
+
+
+def test_the_series_is_complete_and_linked():
+    notebooks = {path.stem: nbformat.read(path, 4) for path in NOTEBOOKS}
+    assert len(notebooks) >= 9
+    assert list(series_problems(notebooks)) == []
 
 
 def test_each_lesson_has_a_source_and_a_notebook():
@@ -185,8 +223,13 @@ HEAD = """# A lesson
 5 minutes to read · under 1 minute to run · needs nothing from earlier lessons"""
 
 
-def image(alt="A square."):
-    data = {"image/png": "AAAA", "text/plain": "Figure: " + "long " * 30}
+def image(alt="A square.", corner=(255, 255, 255, 255)):
+    """A white picture, but for its last pixel."""
+    picture = PIL.Image.new("RGBA", (3, 2), "white")
+    picture.putpixel((2, 1), corner)
+    file = io.BytesIO()
+    picture.save(file, format="png")
+    data = {"image/png": base64.b64encode(file.getvalue()).decode(), "text/plain": "Figure: " + "long " * 30}
     return new_output("display_data", data=data, metadata={"image/png": {"alt": alt}})
 
 
@@ -211,7 +254,7 @@ def good():
             new_markdown_cell(HEAD),
             new_code_cell("show()", outputs=[image()]),
             new_markdown_cell(
-                "*Figure: a square.*\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n## Exercises\n\n### One"
+                "*Figure: a square and its area.*\n\n| a |\n|---|\n| 1 |\n\n## Exercises\n\n### One"
             ),
             ignored,
             new_code_cell("accuracy > 0.5", outputs=[text("accuracy above 0.5: True\n")]),
@@ -265,7 +308,12 @@ SPOILED = {
     ),
     "stderr": edit(4, outputs=[text("careful\n", "stderr")]),
     "figure without alternative": edit(1, outputs=[image("")]),
+    "figure that is not on white": edit(1, outputs=[image(corner=(255, 255, 255, 0))]),
+    "is not on white": edit(1, outputs=[image(corner=(0, 0, 0, 255))]),
     "without a caption": insert(2, new_markdown_cell("A square.")),
+    "does not say what the figure shows": insert(
+        2, new_markdown_cell("*Figure: a square.*\n\nAnd then more.")
+    ),
     "path of the machine": edit(4, outputs=[text("saved in /home/ann/runs\n")]),
     "line of 101": edit(4, outputs=[text("x" * 101)]),
     "next code cell has none": edit(4, outputs=[]),
@@ -284,3 +332,28 @@ def test_each_rule_speaks_up(words, spoil):
     spoil(notebook)
     found = list(problems("01_good", notebook))
     assert any(words in problem for problem in found), found
+
+
+def series(**changes):
+    """Three lessons that link to each other as they should, but for the changes: {name: its last cell}."""
+    last = {
+        "00_a": "[1](01_b.ipynb)",
+        "01_b": "[0](00_a.ipynb) · [2](02_c.ipynb)",
+        "02_c": "[1](01_b.ipynb)",
+    } | changes
+    first = "[1](01_b.ipynb) [2](02_c.ipynb)"
+    texts = {name: [first, text] for name, text in last.items() if text is not None}
+    return {name: new_notebook(cells=list(map(new_markdown_cell, cells))) for name, cells in texts.items()}
+
+
+def test_a_gap_in_the_series_is_seen():
+    """A lesson that is missing, is not in the map, or does not link to a neighbour."""
+    assert list(series_problems(series())) == []
+    for name, last, words in (
+        ("01_b", None, "numbered 00, 02"),
+        ("03_d", "[2](02_c.ipynb)", "00_a: its map of the series has no link to 03_d"),
+        ("01_b", "[0](00_a.ipynb)", "01_b: its last cell has no link to 02_c"),
+        ("02_c", "the end", "02_c: its last cell has no link to 01_b"),
+    ):
+        found = list(series_problems(series(**{name: last})))
+        assert any(words in problem for problem in found), found

@@ -120,12 +120,17 @@ print("parameters  ", f"{sum(p.numel() for p in model.parameters()):,}")
 # | lesson | what you leave with |
 # |---|---|
 # | **00 Start here** | you are here |
+# | [**01 Patch embedding**](01_patch_embedding.ipynb) | pictures cut into tokens, by hand and by one convolution, proved equal |
+# | [**02 Class token**](02_class_token.ipynb) | one more token to classify from, and what it costs |
+# | [**03 Positional encoding**](03_positional_encoding.ipynb) | why a ViT is blind to places without it, and four ways to tell them |
+# | [**04 Attention**](04_attention.ipynb) | queries, keys and values on numbers that you can do by hand; many heads; the price |
+# | [**05 Encoder block**](05_encoder_block.ipynb) | norms, residuals and the MLP, and what goes wrong without each |
+# | [**06 Vision Transformer**](06_vision_transformer.ipynb) | the whole model, counted to the last parameter, equal to torchvision's |
 # | [**07 Train on CIFAR-10**](07_train_cifar10.ipynb) | your own run, its curves, what can go wrong |
 # | [**08 Attention maps**](08_attention_maps.ipynb) | where each head looks, how far to trust a map |
 #
-# The pieces of the model are in the package `vitlib`, one short file for each: `patch_embedding`,
-# `class_token`, `positional_encoding`, `attention`, `encoder`, `vit`. They are written to be read, in
-# that order.
+# Lessons 01 to 06 build the model, one piece each. The finished pieces are in the package `vitlib`, one short
+# file for each lesson. In a hurry? 07 and 08 can be read before them: they say what they need.
 #
 # ## How to work with a lesson
 #
@@ -134,6 +139,7 @@ print("parameters  ", f"{sum(p.numel() for p in model.parameters()):,}")
 # 3. **Exercise.** Replace `TODO` with your answer and run the cell. The check tells you in words what is
 #    right or wrong. Nothing breaks when you leave an exercise out.
 # 4. **Look up.** Under each exercise there are a hint and a solution. Click to open them.
+# 5. **See how far you are.** `checks.progress()` counts what you have solved, in all lessons on this machine.
 #
 # Try it now.
 #
@@ -164,6 +170,12 @@ num_patches_solution = (224 // 16) * (224 // 16)
 # %% [markdown]
 # (Where solutions are not folded, as on some web pages, look away.)
 #
+# How far are you in the whole series? Run this cell whenever you like to know.
+
+# %%
+checks.progress()
+
+# %% [markdown]
 # ## Exercise 2 · your own picture (3 minutes)
 #
 # Put a photograph of yours into the folder of this notebook, and write its name into the cell:
@@ -198,7 +210,7 @@ plots.show(
 # - Its attention weights can be drawn as a map over the picture. A map is a hint, not a reason.
 # - Exercises check themselves, and nothing breaks when you skip one.
 #
-# Next: [07 Train on CIFAR-10](07_train_cifar10.ipynb)
+# Next: [01 Patch embedding](01_patch_embedding.ipynb)
 #
 # Reference: Dosovitskiy et al. 2020, *An Image is Worth 16x16 Words*,
 # [arXiv:2010.11929](https://arxiv.org/abs/2010.11929). Photograph: Chelsea the cat, by Stéfan van der

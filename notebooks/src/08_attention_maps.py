@@ -11,10 +11,10 @@
 # - test a map against chance, against an untrained model, and by painting over what it points at;
 # - name three things that an attention map does not tell.
 #
-# 45 minutes to read · under 1 minute to run · needs patches, tokens and the class token from
-# [00 Start here](00_start_here.ipynb), and an idea of attention: a token's query is compared with every
-# token's key, and a softmax turns the scores into the shares that it takes from each. Each layer does this
-# several times side by side, each time with weights of its own: these are its **heads**
+# 45 minutes to read · under 1 minute to run · needs attention from lesson [04](04_attention.ipynb): a token's
+# query is compared with every token's key, and a softmax turns the scores into the shares that it takes from
+# each. Each layer does this several times side by side, each time with weights of its own: these are its
+# **heads**
 
 # %% [markdown]
 # ## Where does it look?

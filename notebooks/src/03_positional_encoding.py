@@ -1,0 +1,972 @@
+# %% [markdown]
+# # Positional encoding: tell each patch where it is
+#
+# > Cut a picture into patches and shuffle them. You see the difference at once, and a transformer sees none,
+# > unless you tell it where each patch was.
+#
+# **After this lesson you can**
+# - show by experiment that without positions a shuffled picture gives the same answer, and say why;
+# - add learned positions in the right shape, at the right moment, and say why adding is enough;
+# - compute sine-cosine positions by hand, in one and in two dimensions, and read their pictures;
+# - take positions from one picture size to another, and say which row must stay as it is;
+# - say how much positions bring, and how much it matters which, with numbers.
+#
+# 35 minutes to read · under 1 minute to run · needs patch tokens from
+# [01 Patch embedding](01_patch_embedding.ipynb) and the class token from
+# [02 Class token](02_class_token.ipynb)
+
+# %% [markdown]
+# ## Is this the same picture?
+#
+# A photograph in 8×8 patches, and the same patches in a random order. **Ask yourself:** what do you know
+# about the left picture that you don't know about the right one?
+
+# %%
+import torch
+from skimage.data import chelsea
+from torch import nn
+
+from vitlib import plots
+from vitlib.data import fit_picture
+from vitlib.patch_embedding import patchify, unpatchify
+
+photo = fit_picture(chelsea(), 256)[None]  # uint8 (1, 3, 256, 256)
+order = torch.randperm(64, generator=torch.Generator().manual_seed(0))
+shuffled_photo = unpatchify(patchify(photo, 32)[:, order], 256, 32)
+
+# %%
+plots.show(
+    plots.picture_grid([photo[0], shuffled_photo[0]], ["in order", "shuffled"]),
+    alt="A cat's face, and the same picture cut into 64 patches that lie in a random order.",
+)
+
+# %% [markdown]
+# *Figure: left, the photograph; right, its 64 patches in a random order. No pixel was changed.*
+#
+# Each patch still shows fur, an eye, a whisker. What is lost is where. Now suppose a model gets the 64
+# patches as a list of tokens. Does the order of a list count as "where"?
+#
+# ## To attention, order is nothing
+#
+# How tokens look at each other is the subject of [lesson 04](04_attention.ipynb). Here we use attention as
+# a **black box**, PyTorch's own: tokens go in, each looks at all the others, as many tokens come out. Its
+# weights are random; for this question any will do.
+#
+# Three tokens of two numbers go in: a class token and two patches. Then the same with the patches swapped.
+# **Predict:** what happens to the three rows that come out?
+
+# %%
+torch.manual_seed(3)
+look = nn.MultiheadAttention(embed_dim=2, num_heads=1, batch_first=True)
+tokens = torch.tensor([[[1.0, 0.0], [0.0, 2.0], [3.0, 1.0]]])  # (1, 3, 2)
+swapped = tokens[:, [0, 2, 1]]
+with torch.no_grad():  # query, key and value: all are the tokens
+    out, out_swapped = (look(x, x, x)[0] for x in (tokens, swapped))
+
+# %%
+names, names_swapped = ["class", "patch 1", "patch 2"], ["class", "patch 2", "patch 1"]
+color = [["class_token"] * 2, ["patch"] * 2, ["patch"] * 2]
+plots.show(
+    plots.number_tables(
+        [tokens[0], out[0], swapped[0], out_swapped[0]],
+        titles=["in", "out", "swapped, in", "swapped, out"],
+        rows=[names, names, names_swapped, names_swapped],
+        colors=[color] * 4,
+        form="{:.2f}",
+    ),
+    alt="Four small tables: tokens in and out, and the same with the two patches swapped.",
+)
+
+# %% [markdown]
+# *Figure: three tokens before and after attention, in two orders. Swap the patches going in, and the same
+# rows come out, swapped.*
+
+# %%
+print("patches come out swapped, else the same:", torch.allclose(out_swapped, out[:, [0, 2, 1]]))
+print("the class token comes out the same:     ", torch.allclose(out_swapped[:, 0], out[:, 0]))
+
+# %% [markdown]
+# The first line has a name: attention is **permutation-equivariant**. Permute what goes in, and what comes
+# out is permuted the same way. The second line follows from it: the class token was not moved, so nothing
+# changes for it. And from the class token the picture is classified.
+#
+# Why? What a token takes from the others is a weighted **sum**, and a weight depends on what the two tokens
+# hold, not on where they stand in the list. A sum does not know the order of its terms. (A convolution
+# does: each weight of its window belongs to one neighbour.)
+#
+# ## The shuffle test
+#
+# Does it hold for a whole encoder? `Encoder` from `vitlib` is attention and more, several layers deep, and
+# still a black box here. We feed it the cat, in order and shuffled, in double precision so that rounding
+# does not blur the answer.
+
+# %%
+from vitlib.class_token import ClassToken
+from vitlib.data import normalize
+from vitlib.encoder import Encoder
+from vitlib.patch_embedding import PatchEmbedding
+
+torch.manual_seed(0)
+to_tokens = PatchEmbedding(256, 32, in_channels=3, embed_dim=64).double()
+class_token = ClassToken(64).double()
+encoder = Encoder(64, depth=2, num_heads=4).double()
+
+# %%
+@torch.no_grad()
+def class_output(images, positions, to_tokens, class_token, encoder):
+    """What an encoder makes of the class token. Shapes: (B, C, H, W), (1, T, D) -> (B, D)."""
+    tokens = class_token(to_tokens(images)) + positions  # (B, T, D)
+    return encoder(tokens)[0][:, 0]
+
+
+# %% [markdown]
+# Zeros as positions are no positions. **Predict both lines** before you run.
+
+# %%
+model_parts = (to_tokens, class_token, encoder)
+images, shuffled = (normalize(p, [0.5] * 3, [0.25] * 3).double() for p in (photo, shuffled_photo))
+for name, positions in (
+    ("without positions", torch.zeros(1, 65, 64)),
+    ("with positions", torch.randn(1, 65, 64, generator=torch.Generator().manual_seed(0))),
+):
+    first, second = (class_output(x, positions, *model_parts) for x in (images, shuffled))
+    difference = (first - second).abs().max().item()
+    print(f"{name:18} largest difference {difference:.4f}, below 1e-6: {difference < 1e-6}")
+
+# %% [markdown]
+# Without positions, cat and shuffled cat are one and the same. With any positions at all, even random ones,
+# they differ. A model that cannot see the order takes a picture for a *bag of patches*.
+#
+# A trained model can tell us what this means for an answer. This one learned CIFAR-10 *with* positions. We
+# ask it for the cat, in order and shuffled. Then we put `nn.Identity()`, which adds nothing, in the place
+# of its positions, and ask again.
+
+# %%
+import copy
+
+import vitlib
+
+checkpoint = vitlib.load("cifar10")
+trained = checkpoint.model
+bare = copy.deepcopy(trained)
+bare.positional_encoding = nn.Identity()
+
+# %%
+small = fit_picture(chelsea(), 32)[None]  # uint8 (1, 3, 32, 32): 64 patches of 4x4 pixels
+small_shuffled = unpatchify(patchify(small, 4)[:, order], 32, 4)
+both = normalize(torch.cat([small, small_shuffled]), checkpoint.mean, checkpoint.std)  # (2, 3, 32, 32)
+cat = checkpoint.classes.index("cat")
+with torch.no_grad():
+    answers = torch.stack([model(both).softmax(dim=1)[:, cat] for model in (trained, bare)], dim=1)
+
+# %%
+plots.show(
+    plots.number_tables(
+        [answers],
+        titles=["probability of cat"],
+        rows=[["in order", "shuffled"]],
+        columns=[["with", "without"]],
+        colors=["viridis"],
+        form="{:.2f}",
+    ),
+    alt="A table of two rows and two columns: the probability of cat, with and without positions.",
+)
+
+# %% [markdown]
+# *Figure: how sure the model is of the cat, for the picture in order and shuffled, with its positions and
+# without. In the right column both numbers are the same.*
+#
+# With positions the shuffled cat is much less of a cat. Without them the answer cannot change, right or
+# wrong. Notice that "without" still says cat: fur and eyes alone go a long way. We come back to that.
+#
+# ## One learned vector for each place
+#
+# The remedy of the paper is one line (equation 1): add to each token a vector that belongs to its
+# **place**.
+#
+# $$\mathbf{z}_0 = [\mathbf{x}_{class};\, \mathbf{x}_p^1\mathbf{E};\, \dots;\,
+# \mathbf{x}_p^N\mathbf{E}] + \mathbf{E}_{pos}$$
+#
+# The brackets hold the class token and the patch tokens, one below the other; the positions
+# $\mathbf{E}_{pos}$ have $N + 1$ rows of $D$ numbers, too. By hand, with two patches and $D = 4$:
+
+# %%
+tokens = torch.tensor([[9.0, 9, 9, 9], [1, 2, 3, 4], [5, 6, 7, 8]])
+positions = torch.tensor([[0.1, 0, 0, 0], [0, 0.1, 0, 0], [0, 0, 0.1, 0]])
+
+# %%
+plots.show(
+    plots.number_tables(
+        [tokens, positions, tokens + positions],
+        titles=["tokens", "+ positions", "= sum"],
+        rows=[["class", "patch 1", "patch 2"], None, None],
+        colors=[[["class_token"] * 4, ["patch"] * 4, ["patch"] * 4], "position", None],
+    ),
+    alt="Three tables of three rows and four columns: tokens, positions, and their sum.",
+)
+
+# %% [markdown]
+# *Figure: each token gets the vector of its place. The class token has a place too, in row 0.*
+#
+# A place is the same in every picture. So there is one table for all of them, of shape $(1, N + 1, D)$, and
+# `+` repeats it along the batch. **Predict** the shape that comes out of this sum of a batch of 5 and the
+# table:
+
+# %%
+(torch.zeros(5, 3, 4) + positions[None]).shape  # (B, T, D) + (1, T, D)
+
+# %% [markdown]
+# Which vectors? The paper's answer: start with small random numbers and let training find out, as for any
+# other weight. In PyTorch that is an `nn.Parameter`.
+#
+# ### Exercise 1 · class token and positions (6 minutes)
+#
+# Put both steps of equation 1, prepend and add, into one module. The class token is there already. How many
+# positions do you need, and what comes first: to prepend or to add?
+#
+# <details><summary>Hint</summary>
+#
+# <code>self.positions = nn.Parameter(torch.zeros(1, ..., embed_dim))</code>. In <code>forward</code>:
+# <code>token = self.token.expand(len(tokens), -1, -1)</code>, then <code>torch.cat([token, tokens],
+# dim=1)</code>, then the sum.
+#
+# </details>
+
+# %% tags=["exercise"]
+from vitlib import checks
+from vitlib.checks import TODO
+
+
+class TokensWithPositions(nn.Module):
+    """A class token in front, then a learned position for every token. (B, N, D) -> (B, N + 1, D)"""
+
+    def __init__(self, num_patches, embed_dim):
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(1, 1, embed_dim))
+        self.positions = TODO  # your code here
+
+    def forward(self, tokens):
+        return TODO  # your code here
+
+
+checks.value("TokensWithPositions", TokensWithPositions)
+
+# %% jupyter={"source_hidden": true} tags=["solution", "hide-input"]
+# Solution: click to open
+class TokensWithPositions_solution(nn.Module):
+    def __init__(self, num_patches, embed_dim):
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(1, 1, embed_dim))
+        self.positions = nn.Parameter(0.02 * torch.randn(1, num_patches + 1, embed_dim))
+
+    def forward(self, tokens):
+        token = self.token.expand(len(tokens), -1, -1)  # (B, 1, D)
+        return torch.cat([token, tokens], dim=1) + self.positions  # (B, N + 1, D)
+
+
+# %% [markdown]
+# In `vitlib` the class token is a module of its own (lesson 02), and so are the positions. The finished
+# class does nothing but add. Its start, a truncated normal distribution with standard deviation 0.02, is
+# what the paper's code and most others use, give or take the truncation.
+
+# %% tags=["finished"]
+class LearnedPositionalEncoding(nn.Module):
+    """Add one learned vector for each position, the class token's included. (B, T, D) -> (B, T, D)"""
+
+    def __init__(self, num_tokens, embed_dim):
+        super().__init__()
+        self.positional_embedding = nn.Parameter(torch.zeros(1, num_tokens, embed_dim))
+        nn.init.trunc_normal_(self.positional_embedding, std=0.02)
+
+    def forward(self, tokens):
+        return tokens + self.positional_embedding.to(tokens.dtype)
+
+
+# %% [markdown]
+# **Proof.** PyTorch has a table of learned vectors, `nn.Embedding`. Look up rows 0, 1, 2, … of the same
+# table, add them, and compare; with a batch of 7 and odd sizes.
+
+# %%
+torch.manual_seed(0)
+encoding, table = LearnedPositionalEncoding(num_tokens=13, embed_dim=10), nn.Embedding(13, 10)
+table.weight.data = encoding.positional_embedding.data[0]
+tokens = torch.randn(7, 13, 10)
+assert torch.equal(encoding(tokens), tokens + table(torch.arange(13)))
+print("the same numbers as nn.Embedding, looked up by place")
+
+# %% [markdown]
+# What does it cost? Only the table. **Count by hand first:** 64 patches and a class token of 192 numbers
+# for our small model; 196 patches and a class token of 768 for the paper's ViT-B/16, which has 86,567,656
+# parameters in all.
+
+# %%
+for name, num_tokens, embed_dim, total in (
+    ("CIFAR-10", 65, 192, sum(p.numel() for p in trained.parameters())),
+    ("ViT-B/16", 197, 768, 86_567_656),
+):
+    count = LearnedPositionalEncoding(num_tokens, embed_dim).positional_embedding.numel()
+    print(f"{name}: {count:>7,} numbers, {count / total:.1%} of the model")
+
+# %% [markdown]
+# ## Is it not a mess, to add?
+#
+# One patch of the cat as the trained model sees it: what is in it, where it is, and the sum, which is all
+# that the layers get. **Look for** something in the third strip that tells its two parts apart.
+
+# %%
+with torch.no_grad():
+    patch = trained.patch_embedding(both[:1])[0, 26]  # fourth row, third column: an eye
+position = trained.positional_encoding.positional_embedding[0, 27].detach()  # row 0 is the class token's
+
+# %%
+from vitlib.figures import positional_encoding as figures
+
+plots.show(
+    figures.strips(
+        {
+            "patch": (patch[:64], "patch"),
+            "position": (position[:64], "position"),
+            "token": ((patch + position)[:64], "neutral"),
+        },
+        signs=["", "+", "="],
+    ),
+    alt="Three strips of 64 coloured cells: a patch, its position, and their sum.",
+)
+
+# %% [markdown]
+# *Figure: a patch, plus its place, gives the token. Drawn are the first 64 of 192 numbers.*
+#
+# You can't tell them apart by eye. Would it not be cleaner to **append** the position, and keep the two
+# apart? That is what many people think happens here. Two experiments say why adding will do.
+#
+# **First: in many dimensions there is room.** Take 64 random patches and 64 random positions, add them, and
+# ask of each sum: which of the 64 positions points most in its direction? **Predict** how many are found,
+# of width 2, and of width 64. Guessing would find 1 in 64.
+
+# %%
+def share_found(embed_dim, seed):
+    """Of 64 sums patch + position, the share whose position is found again by its direction."""
+    generator = torch.Generator().manual_seed(seed)
+    patches, positions = torch.randn(2, 64, embed_dim, generator=generator)
+    directions = nn.functional.normalize(positions, dim=1)
+    found = ((patches + positions) @ directions.T).argmax(dim=1)  # (64,)
+    return (found == torch.arange(64)).float().mean().item()
+
+
+# %% tags=["nbval-rtol=0.02"]
+widths = [2, 4, 8, 16, 32, 48, 64]
+shares = [sum(share_found(width, seed) for seed in range(20)) / 20 for width in widths]
+print(f"width 2: {shares[0]:.2f}, width 64: {shares[-1]:.2f}")
+
+# %% tags=["nbval-rtol=0.02"]
+plots.show(
+    plots.line_chart({"positions found": (widths, shares)}, "width D", "share found"),
+    alt="The share of positions found again in the sum, against the width: near 0 at 2, near 1 from 32.",
+)
+
+# %% [markdown]
+# *Figure: the share of positions that can be read off the sum, by width, mean of 20 tries.*
+#
+# In two dimensions a sum of arrows is a mess. In 64 or more, two random directions are nearly at right
+# angles, so the patch hardly disturbs the position, and the other way round. A layer that wants to know the
+# place can look along one set of directions, and along another for the content. And learned positions need
+# not even be random.
+#
+# **Second: appending comes to the same.** Whatever a layer does with a token, it multiplies it by a matrix.
+# Append the position to the patch, and the matrix must be twice as wide. Cut it in two, and you see what it
+# does. **Look for** the `+`.
+
+# %%
+torch.manual_seed(0)
+matrix = torch.randn(192, 2 * 192)
+appended = matrix @ torch.cat([patch, position])
+summed = matrix[:, :192] @ patch + matrix[:, 192:] @ position
+torch.allclose(appended, summed, atol=1e-3)
+
+# %% [markdown]
+# To append and multiply is to multiply both and **add**. Since both parts are learned, each can become what
+# it would have been, and the model stays half as wide.
+#
+# ## Positions without learning
+#
+# One may also write the table down by a formula. The best known is from the first transformer (Vaswani et
+# al. 2017): hands of clocks. A clock tells the time with hands of different speed; the fast one says where
+# within the minute, the slow one where within the hour. Here are $D/2$ hands. At position $pos$, hand $i$
+# has turned by the angle $pos / 10000^{2i/D}$, and we write down where it points, as its sine and its
+# cosine:
+#
+# $$PE(pos, 2i) = \sin\frac{pos}{10000^{2i/D}} \qquad PE(pos, 2i + 1) = \cos\frac{pos}{10000^{2i/D}}$$
+#
+# By hand, for $D = 4$: two hands, $i = 0$ and $i = 1$. At position 3 the fast one has turned by
+# $3 / 10000^0 = 3$, the slow one by $3 / 10000^{1/2} = 0.03$ (in radians, so 6.28 is a full turn).
+
+# %%
+import math
+
+fast, slow = 3 / 10000 ** (0 / 4), 3 / 10000 ** (2 / 4)
+by_hand = torch.tensor([math.sin(fast), math.cos(fast), math.sin(slow), math.cos(slow)])
+print([f"{number:.4f}" for number in by_hand.tolist()])
+
+# %% [markdown]
+# ### Exercise 2 · sine and cosine (8 minutes)
+#
+# Now for all positions 0, 1, 2, … and any even width. Sine and cosine of a hand stand side by side, as in
+# the formula: sin, cos, sin, cos, … (Some code writes all sines first, then all cosines. To a network that
+# is the same up to the order of the numbers; the check wants the formula's.)
+#
+# <details><summary>Hint</summary>
+#
+# <code>torch.arange(0, embed_dim, 2)</code> is already $2i$. The angles are a table: positions as a column
+# <code>[:, None]</code>, divided by one power of 10000 for each hand, (num_positions, D/2). Fill
+# <code>table[:, 0::2]</code> and <code>table[:, 1::2]</code>.
+#
+# </details>
+
+# %% tags=["exercise"]
+from vitlib import positional_encoding
+
+
+def sincos_1d(num_positions, embed_dim):
+    """-> (num_positions, embed_dim)"""
+    return TODO  # your code here
+
+
+sincos_1d = checks.use(sincos_1d, positional_encoding.sincos_1d)
+
+# %% jupyter={"source_hidden": true} tags=["solution", "hide-input"]
+# Solution: click to open
+def sincos_1d_solution(num_positions, embed_dim):
+    power = 10000.0 ** (torch.arange(0, embed_dim, 2) / embed_dim)  # (D/2,)
+    angle = torch.arange(num_positions)[:, None] / power  # (num_positions, D/2)
+    table = torch.zeros(num_positions, embed_dim)
+    table[:, 0::2], table[:, 1::2] = angle.sin(), angle.cos()
+    return table
+
+
+# %% [markdown]
+# It contains what we did by hand. Then 64 positions of width 64 as a picture. **Look for** the fast hands
+# and the slow ones.
+
+# %%
+assert torch.allclose(sincos_1d(10, 4)[3], by_hand, atol=1e-6)
+plots.show(
+    figures.encoding_table(sincos_1d(64, 64)),
+    alt="64 rows and 64 columns: quick stripes at the left, ever slower towards the right.",
+)
+
+# %% [markdown]
+# *Figure: each row is the vector of one position. At the left the fastest hand: its stripes change from row
+# to row. At the right the slowest: over 64 positions it does not move visibly.*
+#
+# ## A picture is not a line
+#
+# Count the patches 0 to 63, row by row, and patch 7 is at the right end of the first row. **Ask yourself:**
+# which patch comes next in the list? Which lies just below? Which of the two should have the more similar
+# position?
+#
+# For a picture, use two clocks: the first half of the width for the row, the second half for the column. In
+# a grid of 2×3 the rows and columns of the six patches are:
+
+# %%
+torch.arange(2).repeat_interleave(3), torch.arange(3).repeat(2)
+
+# %% [markdown]
+# That is all that is new. The finished function, and the module that adds a fixed table. A **buffer**
+# travels with the model, to a GPU and into its files, and is never trained. (The class token needs a row,
+# too. `vitlib` gives it position 0 in one dimension, and zeros in two, where it has no place.)
+
+# %% tags=["finished"]
+def sincos_2d(grid, embed_dim):
+    """The first half of the width encodes a patch's row, the second half its column. -> (N, D)"""
+    if embed_dim % 4:
+        raise ValueError(f"sincos_2d needs an embed_dim divisible by 4, got {embed_dim}: pairs for two axes.")
+    rows, columns = grid
+    row = sincos_1d(rows, embed_dim // 2).repeat_interleave(columns, dim=0)  # (N, D/2): 0 0 0 1 1 1
+    column = sincos_1d(columns, embed_dim // 2).repeat(rows, 1)  # (N, D/2): 0 1 2 0 1 2
+    return torch.cat([row, column], dim=1)
+
+
+class FixedPositionalEncoding(nn.Module):
+    """Add a given vector for each position; nothing is learned. (B, T, D) -> (B, T, D)"""
+
+    def __init__(self, embedding):
+        super().__init__()
+        self.register_buffer("positional_embedding", embedding[None])
+
+    def forward(self, tokens):
+        return tokens + self.positional_embedding.to(tokens.dtype)
+
+
+# %% [markdown]
+# **Proof,** from the formula and one number at a time, on a grid that is not square.
+
+# %%
+def by_formula(place, width):
+    """Sine and cosine of one place, in plain Python."""
+    angles = [place / 10000 ** (2 * i / width) for i in range(width // 2)]
+    return [wave(angle) for angle in angles for wave in (math.sin, math.cos)]
+
+
+want = [by_formula(row, 6) + by_formula(column, 6) for row in range(3) for column in range(5)]
+assert torch.allclose(sincos_2d((3, 5), 12), torch.tensor(want), atol=1e-5)
+fixed = FixedPositionalEncoding(sincos_2d((3, 5), 12))
+print("every number is the formula's; learned numbers:", sum(p.numel() for p in fixed.parameters()))
+
+# %% [markdown]
+# Now compare them. The similarity of two positions is the cosine of the angle between their vectors: 1 is
+# the same direction, 0 a right angle. Each tile below shows how similar one place (framed) is to all 64.
+# **Look for** the difference between a neighbour to the side and a neighbour below.
+
+# %%
+from vitlib.attention_maps import positional_similarity
+
+line = positional_similarity(sincos_1d(64, 192), (8, 8), num_prefix_tokens=0)  # (8, 8, 8, 8)
+plane = positional_similarity(sincos_2d((8, 8), 192), (8, 8), num_prefix_tokens=0)
+
+# %%
+plots.show(
+    figures.similarity_tiles(
+        {"1-D": (line, (3, 4)), "1-D, at the edge": (line, (3, 7)),
+         "2-D": (plane, (3, 4)), "2-D, at the edge": (plane, (3, 7))}
+    ),
+    alt="Four tiles of 8 by 8: in 1-D similarity spreads along the row, in 2-D in all directions.",
+)  # fmt: skip
+
+# %% [markdown]
+# *Figure: how similar the position of the framed patch is to every position. With 1-D positions similarity
+# follows the reading order: along the row, and from the right edge on to the left edge of the next row.
+# With 2-D positions it falls off up and down as it does left and right.*
+#
+# ## Must somebody tell it that a picture is flat?
+#
+# Learned positions start as random numbers. Nothing in the code says that patch 8 lies below patch 0: to
+# the model, the table is a list of 65 rows. **Predict:** what will the tile of a *learned* position look
+# like before training? And after?
+
+# %%
+torch.manual_seed(0)
+untrained = LearnedPositionalEncoding(65, 192)
+before = positional_similarity(untrained.positional_embedding, (8, 8))
+after = positional_similarity(trained.positional_encoding.positional_embedding, (8, 8))
+
+# %%
+plots.show(
+    figures.similarity_tiles(
+        {"before training": (before, (3, 4)), "after": (after, (3, 4)), "after, at the edge": (after, (3, 7))}
+    ),
+    alt="Three tiles: noise around the framed patch before training, a round patch of similarity after.",
+)
+
+# %% [markdown]
+# *Figure: learned positions before training and after, on CIFAR-10. Before, a position is similar to itself
+# only. After, to what lies around it, in both directions.*
+#
+# Nobody told it. Neighbouring patches have much to do with each other, in every picture, and training found
+# that out. All 64 tiles (the paper's figure 7, centre). **Look for** what the left and the right edge have
+# to do with each other, and guess why.
+
+# %%
+plots.show(
+    plots.positional_similarity_grid(after),
+    alt="8 by 8 tiles of 8 by 8 cells; in each, the places around the tile's own are the most similar.",
+)
+
+# %% [markdown]
+# *Figure: one tile for each patch, at its place in the picture; in each, the similarity to all 64 patches.*
+#
+# How often is the most similar *other* position a direct neighbour (up, down, left or right)?
+
+# %%
+def neighbours_first(similarity):
+    """For how many patches the most similar other patch is a direct neighbour."""
+    rows, columns = similarity.shape[:2]
+    table = similarity.reshape(rows * columns, rows * columns).clone().fill_diagonal_(-2)
+    place, best = torch.arange(rows * columns), table.argmax(dim=1)
+    steps = (place // columns - best // columns).abs() + (place % columns - best % columns).abs()
+    return (steps == 1).sum().item()
+
+
+print(f"before {neighbours_first(before)} of 64, after {neighbours_first(after)} of 64")
+
+# %% [markdown]
+# For most of the others it is the mirror image. This model was trained on pictures of which half, at
+# random, were mirrored, so that left and right meant little. Positions show what a model needed to know,
+# not the truth about pictures. They need neither be sines nor know of two dimensions to work.
+#
+# ## How much do positions bring?
+#
+# It depends on what you ask. On the same drawn pictures we ask two questions: **what** is drawn, one of ten
+# shapes, and **where** is it, in which quarter of the picture is its middle? **Predict** for each: how well
+# can a model answer that sees no positions?
+
+# %%
+from vitlib.data import ImageData, shapes
+
+data = shapes("test", 1000)
+names = [data.classes[label] for label in data.labels[:6]]
+plots.show(
+    plots.picture_grid(data.images[:6], names, columns=6),
+    alt="Six drawn pictures, each with one shape of its own colour before a cluttered background.",
+)
+
+# %% [markdown]
+# *Figure: six of the pictures. "What" is written above them; "where" you see.*
+#
+# For error bars we need many runs, which take longer than a lesson may. A script,
+# `experiments/positional_encoding.py`, trained small models and stored every result with its configuration.
+# We read the file.
+
+# %%
+from vitlib import results
+
+stored = results.load("positional_encoding")
+config, seeds = stored["config"], stored["seeds"]
+print("pictures", config["pictures"], "· passes over them", config["training"]["epochs"])
+print("model   ", {name: config["model"][name] for name in ("embed_dim", "depth", "num_heads")})
+print("patches ", config["patch_size"], "pixels · seeds", seeds)
+
+# %%
+def accuracies(stored, question):
+    """Name of the positions -> the test accuracy of each seed."""
+    names = {"none": "none", "learned": "learned", "sincos1d": "1-D sin-cos", "sincos2d": "2-D sin-cos"}
+    runs = [run for run in stored["runs"] if run["question"] == question]
+    return {
+        name: [run["accuracy"] for run in runs if run["positional"] == kind] for kind, name in names.items()
+    }
+
+
+# %%
+plots.show(
+    plots.bar_chart(accuracies(stored, "where"), "accuracy on the question: where? (guessing: 25 %)"),
+    alt="Bars of accuracy for the question where: near a quarter without positions, high with any.",
+)
+
+# %% [markdown]
+# *Figure: where is the shape? Test accuracy, mean and standard deviation over the seeds; a dot is a run.*
+#
+# Without positions the model all but guesses, after the same training: no patch shows where it lies. With
+# any positions the answer is right for most pictures. This is what positions are for. (One run of the
+# learned ones lags behind. Keep it in mind for the next figure.)
+#
+# And **what** is it? (With patches of 4×4 pixels, so that no patch shows a whole shape.) **Predict** again.
+
+# %%
+plots.show(
+    plots.bar_chart(accuracies(stored, "what"), "accuracy on the question: what? (guessing: 10 %)"),
+    alt="Bars of accuracy for the question what: without positions lowest but far above guessing.",
+)
+
+# %% [markdown]
+# *Figure: what is drawn? Test accuracy, mean and standard deviation over the seeds; a dot is a run.*
+
+# %%
+for question in ("where", "what"):
+    means = {name: sum(runs) / len(runs) for name, runs in accuracies(stored, question).items()}
+    print(f"{question:5}", " ".join(f"{name} {mean:.2f}  " for name, mean in means.items()))
+
+# %% [markdown]
+# A surprise, perhaps: without positions most shapes are still named right. A patch holds a piece of an
+# outline, and which pieces there are (straight, bent, at which angle) tells much of what they belong to. It
+# is the cat's fur and eyes again. Sines add how the pieces lie to each other, worth a good ten points;
+# whether in one dimension or two is within what the seeds differ.
+#
+# And learned positions? In this training they bring less, and a likely reason is that it is short. They
+# start as noise of size 0.02, and have to find the plane in 620 steps. The sines show it from the first
+# step, and are 35 times larger. In a longer training learned positions do find it: you saw the tiles.
+#
+# The paper measured the same on real pictures (appendix D.4, table 8): ViT-B/16, and on its features a
+# linear classifier that saw five pictures of each class of ImageNet.
+#
+# | positions | accuracy in the paper |
+# |---|---|
+# | none | 61.4 % |
+# | 1-D, learned (the usual ones) | 64.2 % |
+# | 2-D, learned: one half of the width for rows, one for columns | 64.0 % |
+# | relative: by the distance of two patches, inside attention | 64.0 % |
+#
+# There too, most of the answer is in the patches themselves, and positions add a few points. But after
+# training on so many pictures, *which* positions hardly matters. The paper's guess at why: on a grid as
+# small as 14×14 patches, where a patch lies is easy to learn in any of these ways.
+#
+# **Repeat one run.** Seed 0 of "where" with learned positions, live; it takes seconds. (Training is the
+# subject of [lesson 07](07_train_cifar10.ipynb); here it is a black box, too.)
+
+# %%
+def ask_where(data):
+    """The same pictures, labelled by the quarter that holds the middle of the shape."""
+    places, masks = torch.arange(32) + 0.5, data.masks.float()  # masks: (B, 32, 32), 1 on the shape
+    middle_row = (masks.sum(dim=2) @ places) / masks.sum(dim=(1, 2))  # (B,)
+    middle_column = (masks.sum(dim=1) @ places) / masks.sum(dim=(1, 2))
+    labels = 2 * (middle_row > 16).long() + (middle_column > 16).long()
+    return ImageData(data.images, labels, ["upper left", "upper right", "lower left", "lower right"])
+
+
+# %% tags=["nbval-ignore-output"]
+import tempfile
+
+from vitlib.training import TrainingConfig, train
+
+train_data, test_data = (ask_where(shapes(split, number)) for split, number in config["pictures"].items())
+torch.manual_seed(0)
+model = vitlib.VisionTransformer(**config["model"], patch_size=8, num_classes=4, positional="learned")
+with tempfile.TemporaryDirectory() as directory:
+    run = train(model, train_data, test_data, TrainingConfig(**config["training"], seed=0), directory)
+
+# %%
+live, logged = run.history[-1]["validation_accuracy"], accuracies(stored, "where")["learned"][0]
+print("live and stored accuracy differ by less than 0.05:", abs(live - logged) < 0.05)
+
+# %% [markdown]
+# ## Another picture size
+#
+# Models are often trained on small pictures and used on larger ones; the paper does so in fine-tuning
+# (section 3.2). The patch size stays, so there are more patches. **Predict:** which part of the model does
+# not fit a picture of 48×48 pixels?
+
+# %%
+larger = normalize(fit_picture(chelsea(), 48)[None], checkpoint.mean, checkpoint.std)  # (1, 3, 48, 48)
+try:
+    trained(larger)
+except ValueError as error:
+    print(str(error).replace(". ", ".\n"))
+
+# %% [markdown]
+# The layers would not mind: none of their weights knows how many tokens there are. Only the table of
+# positions has one row for each of 8×8 patches, and now there are 12×12. To invent 80 rows would be a pity,
+# after what we saw: neighbours have similar positions. So treat the table as a picture, 8×8 pixels with 192
+# channels, and **enlarge** it, with the interpolation that enlarges photographs.
+#
+# The class token's row takes no part. It stands for no place on the grid, so it has no neighbours to be
+# mixed with: take it off, and put it back unchanged.
+#
+# ### Exercise 3 · resize the positions (10 minutes)
+#
+# Four steps: split off row 0; lay the rest out as (1, D, rows, columns), since that is what `interpolate`
+# wants; enlarge with `mode="bicubic", antialias=True`; and all the way back. Grids need not be square.
+#
+# <details><summary>Hint</summary>
+#
+# <code>rearrange(patches, "1 (row column) d -> 1 d row column", row=...)</code>, or <code>reshape</code> to
+# (1, rows, columns, D) and then <code>permute(0, 3, 1, 2)</code>. Then <code>interpolate(image,
+# size=new_grid, mode="bicubic", antialias=True)</code>, the same backwards, and <code>torch.cat</code>
+# along <code>dim=1</code>.
+#
+# </details>
+
+# %% tags=["exercise"]
+from einops import rearrange
+from torch.nn.functional import interpolate
+
+
+def resize_positional_embedding(embedding, old_grid, new_grid):
+    """(1, 1 + old rows * old columns, D) -> (1, 1 + new rows * new columns, D)"""
+    return TODO  # your code here
+
+
+resize_positional_embedding = checks.use(
+    resize_positional_embedding, positional_encoding.resize_positional_embedding
+)
+
+# %% jupyter={"source_hidden": true} tags=["solution", "hide-input"]
+# Solution: click to open
+def resize_positional_embedding_solution(embedding, old_grid, new_grid):
+    class_token, patches = embedding[:, :1], embedding[:, 1:]
+    image = rearrange(patches, "1 (row column) d -> 1 d row column", row=old_grid[0])
+    image = interpolate(image, size=new_grid, mode="bicubic", antialias=True)
+    patches = rearrange(image, "1 d row column -> 1 (row column) d")
+    return torch.cat([class_token, patches], dim=1)
+
+
+# %% [markdown]
+# The trained table, before and after. **Look for** the same shape, drawn finer.
+
+# %%
+table = trained.positional_encoding.positional_embedding.data  # (1, 65, 192)
+resized = resize_positional_embedding(table, (8, 8), (12, 12))  # (1, 145, 192)
+print("the class token's row is unchanged:", torch.equal(resized[:, 0], table[:, 0]))
+
+# %%
+fine = positional_similarity(resized, (12, 12))
+plots.show(
+    figures.similarity_tiles({"8×8 patches": (after, (3, 4)), "12×12 patches": (fine, (5, 6))}),
+    alt="Two tiles: similarity around a patch in the middle, on 8 by 8 and on 12 by 12 patches.",
+)
+
+# %% [markdown]
+# *Figure: similarity to a patch near the middle, on the grid that was trained and on the one that was
+# interpolated.*
+#
+# In `vitlib` a model does this to itself. It was never trained on 48×48 pixels. **Predict:** does it still
+# know the cat?
+
+# %% tags=["nbval-rtol=0.01"]
+grown = copy.deepcopy(trained).resize(48)
+with torch.no_grad():
+    for name, model, picture in (("32 pixels", trained, both[:1]), ("48 pixels", grown, larger)):
+        print(f"{name}: probability of cat {model(picture).softmax(dim=1)[0, cat]:.2f}")
+
+# %% [markdown]
+# "Interpolate" is not one recipe. Well-known libraries differ: bilinear or bicubic, with or without
+# smoothing (`antialias`), and in what they align, the corners or the edges. `vitlib`'s function does the
+# same as yours, with one more argument: `mode` names whose recipe. How far apart are they? **Look at** both
+# tables: our trained positions from 8×8 to 12×12, and random ones from 14×14 to 24×24.
+
+# %%
+def differences(embedding, old_grid, new_grid):
+    """How far the recipes' results are from each other, as a share of their size. -> (modes, modes)"""
+    results = [
+        positional_encoding.resize_positional_embedding(embedding, old_grid, new_grid, mode=mode)[:, 1:]
+        for mode in positional_encoding.RESIZE_MODES
+    ]
+    return torch.tensor([[((a - b).norm() / b.norm()).item() for b in results] for a in results])
+
+
+# %%
+random_table = torch.randn(1, 197, 64, generator=torch.Generator().manual_seed(0))
+modes = list(positional_encoding.RESIZE_MODES)
+plots.show(
+    plots.number_tables(
+        [differences(table, (8, 8), (12, 12)), differences(random_table, (14, 14), (24, 24))],
+        titles=["trained, 8×8 to 12×12", "random, 14×14 to 24×24"],
+        rows=[modes, [""] * 4],
+        colors=["viridis"] * 2,
+        form="{:.0%}",
+    ),
+    alt="Two tables of four by four recipes: differences of a tenth on trained positions, more on random.",
+)
+
+# %% [markdown]
+# *Figure: the difference between the results of four recipes, as a share of their size (root mean square).
+# The columns have the order of the rows.*
+#
+# Trained positions are smooth, so the recipes agree within a tenth or so. Random ones are as rough as can
+# be, and there most differ by a quarter or more. To repeat somebody's number, use their recipe.
+#
+# ## Change the design
+#
+# The paper tried a learned encoding that does know of two dimensions (appendix D.4): one learned vector for
+# each **row** and one for each **column**, each of half the width; a patch gets its row's and its column's,
+# side by side. Like our `sincos_2d`, but learned.
+#
+# ### Exercise 4 · learned, by row and column (12 minutes)
+#
+# Write it, for any grid. The class token has neither row nor column: learn a vector of full width for it.
+#
+# <details><summary>Hint</summary>
+#
+# Three parameters: (rows, D/2), (columns, D/2) and (1, D). In <code>forward</code> lay them out as
+# <code>sincos_2d</code> does, with <code>repeat_interleave(columns, dim=0)</code> and <code>repeat(rows,
+# 1)</code>, then <code>torch.cat</code> twice: along the width, and with the class token's in front.
+#
+# </details>
+
+# %% tags=["exercise"]
+class PositionsByAxis(nn.Module):
+    """Learned vectors for rows, for columns and for the class token. (B, T, D) -> (B, T, D)"""
+
+    def __init__(self, grid, embed_dim):
+        super().__init__()
+        # your code here
+
+    def forward(self, tokens):
+        return TODO  # your code here
+
+
+checks.value("PositionsByAxis", PositionsByAxis)
+
+# %% jupyter={"source_hidden": true} tags=["solution", "hide-input"]
+# Solution: click to open
+class PositionsByAxis_solution(nn.Module):
+    def __init__(self, grid, embed_dim):
+        super().__init__()
+        self.grid = grid
+        self.rows = nn.Parameter(0.02 * torch.randn(grid[0], embed_dim // 2))
+        self.columns = nn.Parameter(0.02 * torch.randn(grid[1], embed_dim // 2))
+        self.class_token = nn.Parameter(0.02 * torch.randn(1, embed_dim))
+
+    def forward(self, tokens):
+        rows, columns = self.grid
+        row = self.rows.repeat_interleave(columns, dim=0)  # (N, D/2): 0 0 0 1 1 1
+        column = self.columns.repeat(rows, 1)  # (N, D/2): 0 1 2 0 1 2
+        patches = torch.cat([row, column], dim=1)  # (N, D)
+        return tokens + torch.cat([self.class_token, patches])
+
+
+# %% [markdown]
+# For our 8×8 patches of width 192 it learns 16 half vectors and a whole one, $16 \cdot 96 + 192 = 1{,}728$
+# numbers instead of $65 \cdot 192 = 12{,}480$. The paper's line "2-D" in the table above is this one.
+#
+# ## Common mistakes
+#
+# **The wrong end is cut off.** To draw the patches' positions, the class token's row must go, the first
+# one. `[:-1]` gives the same shape and no error: the class token's row stays, and every patch moves on by
+# one place. The symptom: the first tile looks like none of the others.
+
+# %%
+wrong = positional_similarity(table[:, :-1], (8, 8), num_prefix_tokens=0)
+plots.show(
+    figures.similarity_tiles({"right: [:, 1:]": (after, (0, 0)), "wrong: [:, :-1]": (wrong, (0, 0))}),
+    alt="Two tiles of the first patch: on the left its neighbours are like it, on the right nothing is.",
+)
+
+# %% [markdown]
+# *Figure: the tile of the first patch. On the right it is really the class token's, which is similar to no
+# place.*
+
+# %%
+for name, similarity in (("right", after), ("wrong", wrong)):
+    print(f"{name}: similarity of the first patch and its right neighbour {similarity[0, 0, 0, 1]:.2f}")
+
+# %% [markdown]
+# **A plain tensor instead of a parameter.** `self.positions = torch.randn(...)` runs, and the model trains.
+# But no optimizer ever sees the tensor, `.to("cuda")` leaves it behind, and it is missing from the saved
+# file. The symptom: fewer parameters than you counted.
+
+# %%
+class Forgotten(nn.Module):
+    def __init__(self, num_tokens, embed_dim):
+        super().__init__()
+        self.positional_embedding = 0.02 * torch.randn(1, num_tokens, embed_dim)
+
+
+for module in (Forgotten(65, 192), FixedPositionalEncoding(sincos_1d(65, 192)), untrained):
+    learned = sum(p.numel() for p in module.parameters())
+    print(f"{type(module).__name__:26} learned {learned:>6}, in its file: {list(module.state_dict())}")
+
+# %% [markdown]
+# **Positions for each place in the batch.** A table of shape (batch, T, D) trains well, as long as all
+# batches are full. The symptom: an error at the last batch of the data, or at the first single picture. And
+# until then the same picture got different answers in different places of the batch.
+
+# %%
+per_image = 0.02 * torch.randn(32, 65, 192)
+print("full batch:", tuple((torch.zeros(32, 65, 192) + per_image).shape))
+try:
+    torch.zeros(20, 65, 192) + per_image
+except RuntimeError as error:
+    print("last batch:", str(error).partition(" at ")[0])
+
+# %%
+checks.progress()
+
+# %% [markdown]
+# Above: which exercises you have solved so far, in all lessons.
+#
+# ## Recap
+#
+# - Attention does not see the order of its tokens: shuffled patches, same class token.
+# - So each token gets the vector of its place *added*, one table $(1, N + 1, D)$ for all pictures, after
+#   the class token is in front.
+# - The vectors may be learned, or sines and cosines, of one axis or two. Learned ones find the two
+#   dimensions by themselves.
+# - Asked *where*, a model without positions guesses. Asked *what*, it does well, and better with positions.
+#   Which kind matters in a short training; in the paper's long one it hardly did.
+# - For another picture size, interpolate the patches' rows as a picture and keep the class token's row.
+#
+# Previous: [02 Class token](02_class_token.ipynb) · Next: [04 Attention](04_attention.ipynb), which opens
+# the black box
+#
+# References: Dosovitskiy et al. 2020, *An Image is Worth 16x16 Words*, equation 1, section 3.2, figure 7,
+# appendix D.4, [arXiv:2010.11929](https://arxiv.org/abs/2010.11929) · Vaswani et al. 2017, *Attention Is
+# All You Need*, section 3.5, [arXiv:1706.03762](https://arxiv.org/abs/1706.03762). Photograph: Chelsea the
+# cat, by Stéfan van der Walt, CC0.

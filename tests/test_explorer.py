@@ -1,0 +1,170 @@
+"""The attention explorer as Python sees it: what is sent, what is stored, what is refused."""
+
+import base64
+import dataclasses
+import io
+import re
+
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+from skimage.data import chelsea
+
+import vitlib
+from vitlib import data
+from vitlib.checkpoint import Checkpoint
+from vitlib.explorer import Explorer, as_data_url, encode, explore
+
+
+def decode(sent):
+    """As explorer.js does it."""
+    squares = sent.astype(np.float64) ** 2
+    return squares / squares.sum(axis=-1, keepdims=True)
+
+
+def small(**options):
+    """A model that was not trained, on pictures that are not square."""
+    options = {"image_size": (8, 12), "patch_size": 4, "embed_dim": 12, "depth": 2, "num_heads": 3} | options
+    torch.manual_seed(0)
+    model = vitlib.VisionTransformer(num_classes=2, **options).eval()
+    channels = model.config["in_channels"]
+    return Checkpoint(model, ["left", "right"], (0.5,) * channels, (0.5,) * channels, {})
+
+
+def pictures(number, channels=3):
+    generator = torch.Generator().manual_seed(number)
+    return torch.randint(256, (number, channels, 8, 12), dtype=torch.uint8, generator=generator)
+
+
+@pytest.fixture(scope="module")
+def shapes_explorer():
+    return explore(vitlib.load("shapes"), data.shapes("test", 4).images)
+
+
+def test_trained_attention_survives_one_byte_a_weight():
+    """A linear byte, a missing square root, a row scaled by another row's largest weight."""
+    images = data.fit_picture(chelsea(), 32)[None]
+    attention = torch.stack(vitlib.load("cifar10").attention(images), dim=1).numpy()  # (1, 6, 6, 65, 65)
+    sent = encode(attention)
+    assert (sent.dtype, sent.shape) == (np.uint8, attention.shape)
+    decoded = decode(sent)
+    assert np.median(np.abs(decoded - attention) / attention) < 0.01
+    assert np.abs(decoded - attention).max() < 0.002
+    assert (decoded.argmax(axis=-1) == attention.argmax(axis=-1)).mean() > 0.98
+    linear = np.round(255 * attention) / 255
+    assert (linear == 0).mean() > 0.1 > 100 * (sent == 0).mean()
+
+
+def test_rows_of_any_kind_come_back():
+    """Rows that are even, that read one token only, and that are float32 a little off 1."""
+    even, one = np.full((5, 5), 0.2), np.eye(5)
+    assert np.allclose(decode(encode(even)), even)
+    assert np.allclose(decode(encode(one)), one)
+    assert np.allclose(decode(encode((1.0001 * even).astype(np.float32))), even)
+
+
+@pytest.mark.parametrize("number, options", [
+    (1, {}), (7, {}), (2, {"in_channels": 1}), (2, {"pool": "mean"}), (1, {"patch_size": (2, 4)}),
+])  # fmt: skip
+def test_what_is_sent_is_the_models(number, options):
+    """Height and width swapped, layers and heads swapped, pictures mixed up."""
+    checkpoint = small(**options)
+    images = pictures(number, checkpoint.model.config["in_channels"])
+    explorer = explore(checkpoint, images)
+    about = explorer.about
+    prefix = checkpoint.model.num_prefix_tokens
+    rows, columns = about["grid"]
+    tokens = prefix + rows * columns
+    assert (rows, columns) == checkpoint.model.grid
+    assert (about["layers"], about["heads"], about["prefix"]) == (2, 3, prefix)
+    assert tuple(about["size"]) == (8, 12)
+    sent = np.frombuffer(explorer.weights, np.uint8).reshape(number, 2, 3, tokens, tokens)
+    wanted = torch.stack(checkpoint.attention(images), dim=1).numpy()
+    assert np.abs(decode(sent) - wanted).max() < 0.004
+    for picture, image, wanted in zip(about["pictures"], images, checkpoint.predict(images)):
+        shown = PIL.Image.open(io.BytesIO(base64.b64decode(picture["source"].partition(",")[2])))
+        assert shown.size == (12, 8)
+        assert (np.asarray(shown).transpose(2, 0, 1) == np.broadcast_to(image, (3, 8, 12))).all()
+        (label, share), _ = picture["prediction"]
+        assert label == checkpoint.classes[wanted.argmax()]
+        assert share == pytest.approx(wanted.max().item(), abs=1e-5)
+
+
+def test_the_scale_does_not_depend_on_what_is_chosen(shapes_explorer):
+    """One scale for all: most weights below its end, and the end above 1/T."""
+    top = shapes_explorer.about["top"]
+    assert 0.99 < (shapes_explorer.attention <= top).mean() < 1
+    assert top > 1 / 65
+
+
+def test_four_pictures_stay_below_a_megabyte():
+    """A weight in more than a byte; large pictures that are not compressed."""
+    photo = data.fit_picture(chelsea(), 288)
+    checkpoint = small(image_size=32, depth=6, num_heads=6)
+    explorer = explore(checkpoint, data.shapes("test", 4).images, pictures=[photo] * 4)
+    assert len(explorer.weights) == 4 * 6 * 6 * 65 * 65
+    pictures = sum(len(picture["source"]) for picture in explorer.about["pictures"])
+    assert 4 / 3 * len(explorer.weights) + pictures < 1_000_000
+
+
+def test_the_script_is_small_and_stands_alone():
+    """A library or a font that is loaded from elsewhere; ids and globals, which two explorers would share."""
+    script, style = Explorer._esm, Explorer._css
+    markup = explore(small(), pictures(1)).about["markup"]
+    assert len(str(script).encode()) <= 20_000
+    for text in (str(script), str(style), markup):
+        assert re.findall(r"http|\bimport\b|@font-face|url\(|</script|\bid=", text) == []
+    assert "window." not in str(script) and "globalThis" not in str(script)
+
+
+def test_a_stored_notebook_keeps_a_picture_and_numbers(shapes_explorer):
+    """An untrusted notebook runs no script: HTML or JavaScript in the bundle would be lost."""
+    bundle, metadata = shapes_explorer._repr_mimebundle_()
+    view = "application/vnd.jupyter.widget-view+json"
+    assert set(bundle) == {view, "image/png", "text/plain"}
+    assert PIL.Image.open(io.BytesIO(base64.b64decode(bundle["image/png"]))).format == "PNG"
+    assert "what its class token reads in every layer" in metadata["image/png"]["alt"]
+    attention = shapes_explorer.attention
+    text = bundle["text/plain"]
+    assert text.startswith("Attention explorer: 4 layers, 4 heads, 65 tokens, 8x8 of them patches")
+    best = attention[2, -1, 0, 0].argmax()
+    row, column = divmod(best - 1, 8)
+    value = attention[2, -1, 0, 0, best]
+    assert f"class token reads patch ({row + 1},{column + 1}): {value:.3f}" in text.splitlines()[3]
+    assert f"= {65 * value:.1f} x uniform" in text.splitlines()[3]
+
+
+def test_without_a_class_token():
+    explorer = explore(small(pool="mean"), pictures(1))
+    assert "head 1: patch (1,1) reads patch (" in repr(explorer)
+    assert "what its patch (1,1) reads" in explorer._repr_mimebundle_()[1]["image/png"]["alt"]
+
+
+def test_titles_and_larger_pictures_are_shown():
+    explorer = explore(small(), pictures(2), ["a </script>", "b"], pictures(2).repeat_interleave(20, -1))
+    assert [picture["title"] for picture in explorer.about["pictures"]] == ["a </script>", "b"]
+    assert tuple(explorer.about["size"]) == (8, 240)
+    assert explorer.about["pictures"][0]["source"].startswith("data:image/jpeg;base64,")
+    assert as_data_url(pictures(1)[0]).startswith("data:image/png;base64,")
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (lambda: (small().model, pictures(1)), "needs a checkpoint.*VisionTransformer.*vitlib.load"),
+    (lambda: (small(), pictures(1) / 255), "float32 .1, 3, 8, 12.*before normalize"),
+    (lambda: (small(), pictures(1)[0]), r"uint8 \(3, 8, 12\).*image\[None\]"),
+    (lambda: (small(), pictures(1)[:0]), r"uint8 \(0, 3, 8, 12\)"),
+    (lambda: (small(), pictures(2), ["one"]), "2 images need as many titles and pictures, got 1 and 2"),
+    (lambda: (small(), pictures(2), None, pictures(3)), "got 2 and 3"),
+])  # fmt: skip
+def test_mistakes_are_named(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        explore(*arguments())
+
+
+def test_a_model_of_ones_own():
+    """The remedy that the error names works, and so does a control with other weights."""
+    checkpoint = vitlib.load("shapes")
+    untrained = dataclasses.replace(checkpoint, model=vitlib.VisionTransformer(**checkpoint.model.config).eval())
+    explorer = explore(untrained, data.shapes("test", 1).images)
+    assert explorer.about["top"] < 3 / 65
