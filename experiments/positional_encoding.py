@@ -27,7 +27,7 @@ CONFIG = {
     "patch_size": {"where": 8, "what": 4},
     "positional": ["none", "learned", "sincos1d", "sincos2d"],
 }  # fmt: skip
-SEEDS = [0, 1, 2]
+SEEDS = [0, 1, 2, 3, 4]
 STORED = Path(__file__).parents[1] / "vitlib" / "results" / "positional_encoding.json"
 
 

@@ -160,7 +160,8 @@ WRONG_LOOK_UP = {
     "√D, the width of the whole token": lambda q, k, v: attention(
         q, k, v, (q.shape[1] * q.shape[-1]) ** -0.5
     ),
-    "d ** 1/2 means": lambda q, k, v: attention(q, k, v, 1 / (q.shape[-1] ** 1 / 2)),
+    "** 1/2 means": lambda q, k, v: attention(q, k, v, 1 / q.shape[-1] ** 1 / 2),
+    "1/2 means": lambda q, k, v: attention(q, k, v, 1 / (q.shape[-1] ** 1 / 2)),
     "divided by √2": lambda q, k, v: attention(q, k, v, 2**-0.5),
     "by d, and not by its square root": lambda q, k, v: attention(q, k, v, 1 / q.shape[-1]),
     "multiplied by √d": lambda q, k, v: attention(q, k, v, q.shape[-1] ** 0.5),

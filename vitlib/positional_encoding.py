@@ -25,7 +25,7 @@ def sincos_2d(grid, embed_dim):
 
     Shapes: grid (rows, columns) -> (N, D), patches row by row.
     Raises ValueError where D is not divisible by 4.
-    Source: paper appendix D.4, "2-dimensional positional embedding".
+    Source: Chen et al. 2021 (MoCo v3), He et al. 2021 (MAE). The 2-D variant of the paper is a learned one.
     """
     if embed_dim % 4:
         raise ValueError(f"sincos_2d needs an embed_dim divisible by 4, got {embed_dim}: pairs for two axes.")
@@ -55,7 +55,7 @@ class FixedPositionalEncoding(nn.Module):
     """Add a given vector for each position; nothing is learned.
 
     Shapes: embedding (T, D); (B, T, D) -> (B, T, D).
-    Source: paper appendix D.4; lesson 03.
+    Source: Vaswani et al. 2017, section 3.5; lesson 03.
     """
 
     def __init__(self, embedding):

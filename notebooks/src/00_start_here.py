@@ -124,7 +124,7 @@ print("parameters  ", f"{sum(p.numel() for p in model.parameters()):,}")
 # | [**02 Class token**](02_class_token.ipynb) | one more token to classify from, and what it costs |
 # | [**03 Positional encoding**](03_positional_encoding.ipynb) | why a ViT is blind to places without it, and four ways to tell them |
 # | [**04 Attention**](04_attention.ipynb) | queries, keys and values on numbers that you can do by hand; many heads; the price |
-# | [**05 Encoder block**](05_encoder_block.ipynb) | norms, residuals and the MLP, and what goes wrong without each |
+# | [**05 Encoder block**](05_encoder_block.ipynb) | norms, residuals and the MLP: what each is for, measured |
 # | [**06 Vision Transformer**](06_vision_transformer.ipynb) | the whole model, counted to the last parameter, equal to torchvision's |
 # | [**07 Train on CIFAR-10**](07_train_cifar10.ipynb) | your own run, its curves, what can go wrong |
 # | [**08 Attention maps**](08_attention_maps.ipynb) | where each head looks, how far to trust a map |

@@ -17,12 +17,13 @@
 # block](05_encoder_block.ipynb)
 
 # %% [markdown]
-# ## When does the model know?
+# ## Which of these is the Vision Transformer?
 #
-# The cat of lesson 00, and the trained model that named it. Its answer is read from the class token after the
-# last of six blocks.
+# The cat of lesson 00, and the trained model that named it. You know all of its pieces by now.
 
 # %%
+import copy
+
 import torch
 from skimage.data import chelsea
 from torch import nn
@@ -38,42 +39,39 @@ small = fit_picture(chelsea(), 32)  # uint8 (3, 32, 32)
 cat = normalize(small[None], checkpoint.mean, checkpoint.std)  # (1, 3, 32, 32)
 
 # %% [markdown]
-# Nothing stops us from reading earlier. Every block gives tokens of the same shape, so the last norm and the
-# head fit after each of them. **Predict:** when does it begin to say "cat"? And what does it say *before* the
-# first block, where the class token has not seen anything yet?
+# Four mistakes in putting them together: no positions, one block of six forgotten, no norm at the end, the
+# mean of all tokens into the head where the class token should go. The weights stay as they were trained.
+# **Predict:** which of the four models will run, and which will no longer say "cat"?
+
+# %%
+models = {name: copy.deepcopy(trained) for name in ("right", "no positions", "no block 3", "no last norm")}
+models["no positions"].positional_encoding = nn.Identity()
+del models["no block 3"].encoder.blocks[2]
+models["no last norm"].encoder.norm = nn.Identity()
 
 # %%
 with torch.no_grad():
-    tokens = trained.positional_encoding(trained.class_token(trained.patch_embedding(cat)))
-    stages = [tokens]  # before the first block, then after each
-    for block in trained.encoder.blocks:
-        stages.append(block(stages[-1])[0])
-    logits = torch.cat([trained.head(trained.encoder.norm(tokens)[:, 0]) for tokens in stages])  # (7, 10)
+    answers = {name: model(cat) for name, model in models.items()}  # each (1, 10)
+    answers["mean of all tokens"] = trained.head(trained.forward_features(cat).mean(dim=1))
+said = torch.cat(list(answers.values())).softmax(dim=1)  # (5, 10)
 
 # %%
 animals = ["bird", "cat", "deer", "dog", "frog", "horse"]
-said = logits.softmax(dim=1)  # (7, 10)
-said_of_animals = said[:, [checkpoint.classes.index(name) for name in animals]]  # (7, 6)
-
-# %%
-places = ["before block 1", *(f"after block {i}" for i in range(1, 7))]
-table = {"rows": [places], "columns": [animals], "colors": ["viridis"], "form": "{:.0%}"}
+columns = [checkpoint.classes.index(name) for name in animals]
+table = {"rows": [list(answers)], "columns": [animals], "colors": ["viridis"], "form": "{:.0%}"}
 plots.show(
-    plots.number_tables([said_of_animals], **table),
-    alt="Probabilities of six animals, read after each block: first frog, then undecided, at the end cat.",
+    plots.number_tables([said[:, columns]], **table),
+    alt="Probabilities of six animals from five models, one of them right. All five give most to the cat.",
 )
 
 # %% [markdown]
-# *Figure: what the head says when it reads the class token early. A row is a place in the model, a column a
-# class; what is missing to 100 % went to the four classes that are no animals.*
+# *Figure: what five models with the same trained weights say of the cat; the first is put together rightly. A
+# column is a class. What is missing to 100 % went to the four classes that are no animals.*
 #
-# Before the first block it says the same of every picture: the class token and its position are fixed. After
-# it the model leans to a frog, is undecided for two blocks, and from the fourth on says cat. No single block
-# decides. Each adds to what is there, which is what the residuals of lesson 05 are for. (The head was trained
-# to read the last row. The earlier ones are a look through glasses made for another distance.)
+# All run, all give ten numbers, all say cat. Two of the wrong ones are surer of it than the right one. So
+# neither "it runs" nor "it is right about my picture" tells whether a model is put together rightly.
 #
-# The cells above were already the whole model: five pieces and a head. Two questions remain. **In which order
-# must the pieces stand, and why?** And when yours runs and gives ten numbers: **how do you know that it is
+# Two questions, then. **In which order must the pieces stand, and why?** And **how do you know that yours is
 # the Vision Transformer**, and not something else of the right shape? There are three ways to find out: look
 # at every shape, count, and compare with somebody else's.
 #
@@ -104,7 +102,8 @@ plots.show(
 # *Figure: from patches to logits. A box is a vector of width D, but for the last row, where it is one number.
 # "p3+3" is patch 3 plus the vector of position 3.*
 #
-# The paper says the same in four equations (section 3.1):
+# The paper says the same in four equations (section 3.1). MSA is multi-head self-attention, LN LayerNorm, and
+# $\ell$ counts the L blocks:
 #
 # | | | in words |
 # |---|---|---|
@@ -118,8 +117,8 @@ plots.show(
 #
 # ### Exercise 1 · put it together (10 minutes)
 #
-# All pieces are in `__init__`. Write `forward`: equations 1 to 4, and the head. Dropout comes directly after
-# the positions (appendix B.1).
+# All pieces are in `__init__`. Write `forward`: equations 1 to 4, and the head. Equations 2 and 3 are inside
+# `EncoderBlock`, residuals and all. `self.dropout` comes directly after the positions (appendix B.1).
 #
 # <details><summary>Hint</summary>
 #
@@ -179,7 +178,7 @@ class SmallViT_solution(SmallViT):
 # - The norm comes **after** the last block. In a pre-norm model nothing else limits the sum of all residuals.
 # - Token **0** goes into the head, because that is where we put the class token.
 #
-# A width of 192, 6 blocks, 6 heads: the size of the trained model. **Predict** the shape of what it gives.
+# A width of 192, 6 blocks, 6 heads: the size of the trained model. It gives ten logits, but random ones:
 
 # %%
 small_vit = SmallViT(32, 4, 3, 10, 192, 6, 6).eval()
@@ -188,8 +187,8 @@ small_vit(cat).shape  # (B, num_classes)
 # %% [markdown]
 # ## The finished class
 #
-# The class that `vitlib` ships takes the same steps. It adds what the lessons have shown meanwhile, and what
-# the next ones need:
+# The class that `vitlib` ships takes the same steps. It adds what earlier lessons have shown, and what the
+# next ones need:
 # - the choices of lessons 02 and 03: no class token but the mean of the patches, other positions or none;
 # - `return_attention`: the attention of every block beside the logits (lesson 08);
 # - `resize`: the model for pictures of another size (lesson 03);
@@ -329,8 +328,8 @@ with torch.no_grad():
 # ## Every shape on the way
 #
 # A hook is a function that PyTorch calls whenever a part of a model has run. This one writes down what came
-# out. **Predict before you run it:** where does the number of tokens change from 64 to 65, where does the
-# width grow from 192 to 768, and where do the tokens go?
+# out. **Predict before you run it:** where do 64 tokens become 65, where does the width grow from 192 to 768,
+# and where do all tokens but one disappear?
 
 # %%
 def trace(model, images):
@@ -386,9 +385,10 @@ print(VisionTransformer(**{**trained.config, "depth": 1}))
 #
 # ## How it starts
 #
-# Before any training, weights are random, but not arbitrary. Ours start as BERT's did: truncated-normal, with
-# a standard deviation of 0.02. Other code uses 0.01, or Kaiming's start for the convolution (which was made
-# for ReLU networks), or sets the head to 0. What difference does it make to the first step?
+# Before any training, weights are random, but not arbitrary. Ours start as those of BERT did, a Transformer
+# for text: truncated-normal (no value beyond two units), with a standard deviation of 0.02. What would change
+# in the first step with 0.01? With Kaiming's start for the convolution, which was made for ReLU networks?
+# With a head of zeros?
 
 # %%
 def restart(model, std=0.02, kaiming=False, zero_head=False):
@@ -508,9 +508,6 @@ for our_name, their_name in TORCHVISION.items():
 # purpose**: all its blocks are removed.
 
 # %%
-import copy
-
-
 def compare(ours, theirs, images):
     """Give our model their weights; is it equal to theirs? And one of ours without its blocks?"""
     load_weights(ours, theirs.state_dict(), layout="torchvision")
@@ -564,10 +561,10 @@ with torch.no_grad():
 print(f"{seen} of {len(list(ours.parameters()))} changes are seen")
 
 # %% [markdown]
-# That is a proof. (Only the biases of the keys could be anything: they add the same to all scores of a row,
-# and the softmax does not see that.) And the real thing, ViT-B/16 with its 86 million weights:
-# `torch.device("meta")` builds a model whose tensors have a shape but no numbers, in no time. `to_empty`
-# gives them memory, and noise fills it.
+# That is a proof. (One thing in these 44 may be anything, the biases of the keys: they add the same to all
+# scores of a row, and the softmax does not see that.) And the real thing, ViT-B/16 with its 86 million
+# weights: `torch.device("meta")` builds a model whose tensors have a shape but no numbers, in no time.
+# `to_empty` gives them memory, and noise fills it.
 
 # %%
 from torchvision.models import vit_b_16 as torchvision_vit_b_16
@@ -691,7 +688,7 @@ for name, (patch_size, width, depth, _, paper) in VARIANTS.items():
 #
 # A widely read tutorial prints its models with the tool torchsummary, for 4 classes: 85,651,204 for B/16.
 # Ours has 85,801,732. **Who is wrong?** torchsummary works with hooks, as our `trace` did: it adds up
-# `weight` and `bias` of every module that runs. Let us count in this way.
+# `weight` and `bias` of every module that runs. Let us count in this way. **Look for** two equal columns.
 
 # %%
 def seen_by_hooks(model, images):
@@ -713,20 +710,18 @@ printed = [85_651_204, 87_420_676, 303_105_028, 305_464_324, 630_442_244]  # by 
 image = torch.empty(1, 3, 224, 224, device="meta")
 
 # %%
-print("            exact  unseen  = D + (N + 1)·D      + 2·D gives")
+print("            exact     by hooks overlooked  by hooks + 2·D  the tutorial")
 for (name, (patch_size, width, depth, heads, _)), theirs in zip(VARIANTS.items(), printed):
     model = build(patch_size, width, depth, heads, num_classes=4)
     exact, seen = sum(p.numel() for p in model.parameters()), seen_by_hooks(model, image)
-    bare = width + (model.patch_embedding.num_patches + 1) * width
-    seen_with_norm = seen + 2 * width
-    print(f"{name}{exact:>13,}{exact - seen:>8,}  {exact - seen == bare}", end="")
-    print(f"{seen_with_norm:>26,}, as printed: {seen_with_norm == theirs}")
+    assert exact - seen == width + (model.patch_embedding.num_patches + 1) * width
+    print(f"{name}{exact:>13,}{seen:>13,}{exact - seen:>11,}{seen + 2 * width:>16,}{theirs:>14,}")
 
 # %% [markdown]
-# The hooks overlook exactly the class token and the positions, D + (N + 1)·D. They are bare parameters: no
-# module runs for them. The tutorial's own model has a LayerNorm more in its patch embedding, 2·D, and with it
-# all five printed numbers follow. (It has yet another norm at the end that is never used, 2·D. Hooks don't
-# see that either, since it never runs. So its true total for B/16 is 85,801,732 + 4·768 = 85,804,804.)
+# The hooks overlook exactly the class token and the positions, D + (N + 1)·D: bare parameters, which are no
+# module's `weight` or `bias`. The tutorial's own model has a LayerNorm more in its patch embedding, 2·D, and
+# with it all five printed numbers follow. (It has yet another norm at the end that is never used, 2·D. Hooks
+# don't see that either, since it never runs. So its true total for B/16 is 85,801,732 + 4·768 = 85,804,804.)
 #
 # `sum(p.numel() for p in model.parameters())` overlooks nothing that is registered. Use that.
 #
@@ -832,11 +827,11 @@ with torch.device("meta"):
 # torchvision's a third of everything is gone. Its `nn.MultiheadAttention` keeps the projections of query, key
 # and value as a bare parameter and reads the output projection's weight without running the module.
 #
-# So do the tools that people use. *thop* (0.1.1) counts by modules: 16.86 G and 11.29 G for these two, the
-# numbers above and a little for the norms. It also leaves bare parameters out of its parameter count.
-# *fvcore* (0.1.5) watches operations and knows explicit matrix products; but it skips
-# `scaled_dot_product_attention` with a warning, so it gives 16.87 G for ours. Both print multiply-adds, and
-# fvcore calls them flops. When two papers disagree about a model's FLOPs, this is often all there is to it.
+# The tools that people use do the same. *thop* (0.1.1) counts by modules: 16.86 G and 11.29 G for these two,
+# the numbers above and a little for the norms. It also leaves bare parameters out of its parameter count.
+# *fvcore* (0.1.5) watches operations, but skips `scaled_dot_product_attention` with a warning: 16.87 G for
+# both. These are multiply-adds, and fvcore calls them flops. Before you wonder why two tables give one model
+# different FLOPs, ask how they were counted.
 #
 # ## What the pieces cost
 #
@@ -878,7 +873,7 @@ plots.show(
 # *Figure: which share of ViT-B/16 each part has; left, of its parameters, right, of its work for one picture
 # of 224×224, as far as we count it: norms do a little work too.*
 #
-# Two thirds are MLP, in both. A Vision Transformer is mostly an MLP that is applied to every token; the
+# Nearly two thirds are MLP, in both. A Vision Transformer is mostly an MLP that is applied to every token; the
 # famous T×T products are 4 % of the work. That holds at 196 patches. Now let the picture grow, with the patch
 # size fixed. **Predict:** at which side do the T×T products cost as much as all the rest of a block? (Set
 # 12·T·D² equal to 2·T²·D.)
@@ -907,9 +902,11 @@ plots.show(
 # They are equal at T = 6·D. For a width of 768 that is 4608 tokens, a picture of about 1086×1086 pixels.
 # Below it, whoever wants a cheaper ViT should look at the MLP and at the number of tokens first.
 #
-# ## Exercise 4 · two questions at once (15 minutes)
+# ## A change of design
 #
-# A change of the design. One model shall answer two questions about a picture, say "which shape?" (10
+# ### Exercise 4 · two questions at once (15 minutes)
+#
+# One model shall answer two questions about a picture, say "which shape?" (10
 # classes) and "in which half?" (2 classes), with one run of the encoder. Build `TwoQuestions` on
 # `VisionTransformer`: `TwoQuestions((10, 2), image_size=32, ...)` takes two numbers of classes, and gives two
 # tensors of logits.
@@ -952,8 +949,8 @@ class TwoQuestions_solution(VisionTransformer):
 
 
 # %% [markdown]
-# It trains like any other: one loss for each question, added. Wherever most of the object's pixels are is its
-# half. **Predict** the loss at the start: what do ten classes and two classes give?
+# It trains like any other: one loss for each question, added. An object is in the half that has more of its
+# pixels. **Predict** the loss at the start: what do ten classes and two classes give?
 
 # %% tags=["nbval-rtol=0.1"]
 torch.manual_seed(0)

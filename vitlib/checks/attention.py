@@ -173,7 +173,8 @@ def scales(query):
          "the scores are divided by √D, the width of the whole token. A head compares d numbers, and has to "
          "divide by √d: query.shape[-1]. "),
         (1 / width, "the scores are divided by d, and not by its square root. "),
-        (2 / width, "the scores are divided by d / 2: d ** 1/2 means (d ** 1) / 2. Write d ** 0.5. "),
+        (1 / (2 * width), "** 1/2 means ** 1, and then / 2. Write ** 0.5. "),
+        (2 / width, "** 1/2 means ** 1, and then / 2. Write ** 0.5. "),
         (2**-0.5, "the scores are divided by √2. d is 2 in the toy; in general it is query.shape[-1]. "),
         (width**0.5, "the scores are multiplied by √d. Divide. "),
         (tokens**-0.5,
