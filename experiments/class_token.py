@@ -18,7 +18,7 @@ CONFIG = {
     "pictures": {"train": 4000, "validation": 2000},  # of vitlib.data.shapes
     "model": {"image_size": 32, "patch_size": 8, "num_classes": 10, "embed_dim": 64, "depth": 2,
               "num_heads": 4, "mlp_ratio": 2},
-    "training": {"batch_size": 50, "augment": False, "evaluations": 1, "precision": "fp32", "device": "cpu",
+    "training": {"batch_size": 50, "flip": False, "shift": 0, "evaluations": 1, "precision": "fp32", "device": "cpu",
                  "mean": SHAPES_MEAN, "std": SHAPES_STD},
     "settings": {
         "400 steps": {"epochs": 5, "learning_rate": 1.5e-3, "muon_learning_rate": 0.01},  # the usual rates

@@ -22,7 +22,7 @@ CONFIG = {
     "pictures": {"train": 2000, "test": 2000},  # of vitlib.data.shapes
     "model": {"image_size": 32, "embed_dim": 64, "depth": 2, "num_heads": 4, "mlp_ratio": 2},
     "training": {"epochs": 10, "batch_size": 32, "learning_rate": 3e-3, "muon_learning_rate": 0.02,
-                 "augment": False, "evaluations": 1, "precision": "fp32", "device": "cpu",
+                 "flip": False, "shift": 0, "evaluations": 1, "precision": "fp32", "device": "cpu",
                  "mean": SHAPES_MEAN, "std": SHAPES_STD},
     "patch_size": {"where": 8, "what": 4},
     "positional": ["none", "learned", "sincos1d", "sincos2d"],

@@ -79,7 +79,7 @@ def save_each_step(monkeypatch):
 def test_training_learns(tmp_path, optimizer):
     """A gradient that does not arrive, a step with the wrong sign, labels out of order."""
     model = small_model(dropout=0.0)
-    config = small_config(epochs=12, optimizer=optimizer, learning_rate=5e-3, augment=False)
+    config = small_config(epochs=12, optimizer=optimizer, learning_rate=5e-3, flip=False, shift=0)
     result = train(model, TRAIN, VALIDATION, config, tmp_path)
     assert result.finished and not model.training
     assert abs(result.history[0]["train_loss"] - math.log(3)) < 0.2
@@ -103,10 +103,11 @@ def test_chance_comes_from_the_seed_alone(tmp_path):
 
 def test_dropout_and_augmentation_take_part(tmp_path):
     """Dropout that is off in training, or augmentation that the configuration does not reach."""
+    still = {"dropout": 0, "attention_dropout": 0, "drop_path": 0}
     runs = {
-        "plain": (small_model(dropout=0, attention_dropout=0, drop_path=0), small_config(augment=False)),
-        "dropout": (small_model(attention_dropout=0, drop_path=0), small_config(augment=False)),
-        "augmented": (small_model(dropout=0, attention_dropout=0, drop_path=0), small_config(augment=True)),
+        "plain": (small_model(**still), small_config(flip=False, shift=0)),
+        "dropout": (small_model(**{**still, "dropout": 0.1}), small_config(flip=False, shift=0)),
+        "augmented": (small_model(**still), small_config(flip=True, shift=4)),
     }
     losses = {
         name: train(model, TRAIN, VALIDATION, config, tmp_path / name).history[-1]["train_loss"]
@@ -118,7 +119,7 @@ def test_dropout_and_augmentation_take_part(tmp_path):
 def test_one_step_is_what_it_says(tmp_path):
     """Pictures that are not normalised, labels of other pictures, label smoothing that is dropped."""
     model, config = small_model(dropout=0, attention_dropout=0, drop_path=0), small_config(
-        epochs=0.2, batch_size=38, augment=False, label_smoothing=0.3, clip_norm=1e-3
+        epochs=0.2, batch_size=38, flip=False, shift=0, label_smoothing=0.3, clip_norm=1e-3
     )  # fmt: skip
     logits = model(normalize(TRAIN.images, **GREY))  # before training; all pictures are one batch
     expected = cross_entropy(logits, TRAIN.labels, label_smoothing=0.3).item()
@@ -199,7 +200,7 @@ def test_muon_gets_the_matrices_of_the_blocks():
 def test_an_epoch_shows_each_picture_once():
     """A picture seen twice in an epoch, the same order in every epoch, labels that lose their pictures."""
     data = ImageData(torch.arange(38, dtype=torch.uint8).view(38, 1, 1, 1), torch.arange(38), ["one"])
-    config = small_config(augment=False, mean=(0.0,), std=(1 / 255,))
+    config = small_config(flip=False, shift=0, mean=(0.0,), std=(1 / 255,))
     batches = training.Batches(data, 7, config, torch.device("cpu"))
     epochs = []
     for epoch in range(3):
@@ -231,8 +232,9 @@ def odd_data(data):
     return ImageData(images + 40 * data.labels.to(torch.uint8)[:, None, None, None], data.labels, CLASSES)
 
 
+KILLED_AT = 13  # in mid-epoch: 5 steps are an epoch; the second size begins with this step
 ODD_CONFIG = {"mean": (0.5,), "std": (0.25,), "label_smoothing": 0.1}
-KILLED_AT = 13  # in mid-epoch: 5 steps are an epoch
+ODD_CONFIG["image_sizes"] = ((0.65, (4, 8)), (0.85, (8, 4)))
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -292,7 +294,7 @@ def test_an_interrupt_loses_nothing(tmp_path, capsys, training_mode):
     """A step torn in two, an evaluation that is lost or done twice, a handler that stays."""
     before = signal.getsignal(signal.SIGINT)
     stopped, whole = small_model(), small_model()
-    press = press_once(at=3 if training_mode else 1)
+    press = press_once(at=3)  # in evaluation mode, train() has run one picture of each set before
 
     def hook(head, *_):
         if head.training == training_mode:
@@ -609,6 +611,72 @@ def test_train_loss_is_the_mean_since_the_last_row(tmp_path, monkeypatch):
     assert [row["train_loss"] for row in result.history] == pytest.approx(expected)
 
 
+# --- small pictures first -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("positional", ["learned", "sincos2d", "none"])
+def test_pictures_grow(tmp_path, monkeypatch, positional):
+    """A size that comes a step too late, is forgotten in the end, or that evaluation does not follow."""
+    seen, validated, step = [], [], training.training_step
+    sizes = ((0.25, 4), (0.5, (4, 8)))
+
+    def noted(model, optimizers, batches, run, config):
+        seen.append((model.config["image_size"], tuple(batches.get(run.step, run.image_size)[0].shape[2:])))
+        return step(model, optimizers, batches, run, config)
+
+    def evaluate(model, data, *rest):
+        validated.append(tuple(data.images.shape[2:]))
+        return training_evaluate(model, data, *rest)
+
+    training_evaluate = training.evaluate
+    monkeypatch.setattr(training, "training_step", noted)
+    monkeypatch.setattr(training, "evaluate", evaluate)
+    model = small_model(positional=positional)
+    result = train(model, TRAIN, VALIDATION, small_config(image_sizes=sizes, evaluations=4), tmp_path)
+    assert seen == [((4, 4),) * 2] * 5 + [((4, 8),) * 2] * 5 + [((8, 8),) * 2] * 10
+    assert validated == [(4, 4), (4, 8), (8, 8), (8, 8)]  # at the size of the steps before
+    assert result.finished and model.config["image_size"] == (8, 8)
+    assert checkpoint.load(tmp_path / "model.safetensors").model.grid == (2, 2)
+
+
+def test_small_pictures_count_in_the_budget(monkeypatch, tmp_path):
+    """A budget in minutes that takes every step for one of full size."""
+    clock, seconds = [0.0], {(4, 4): 1.0, (8, 8): 4.0}
+
+    def step(model, optimizers, batches, run, config):
+        clock[0] += seconds[run.image_size]
+        run.step += 1
+
+    config = small_config(epochs=None, minutes=1, image_sizes=((0.5, 4),))
+    model = small_model()
+    setting = {"model": {"image_size": [8, 8]}}
+    batches = training.Batches(TRAIN, 7, config, torch.device("cpu"))
+    monkeypatch.setattr(training, "training_step", step)
+    monkeypatch.setattr(training, "evaluate", lambda *_: None)
+    monkeypatch.setattr(training.time, "perf_counter", lambda: clock[0])
+    run = training.Run(tmp_path, config, setting)
+    assert training.steps_in(1, model, batches, VALIDATION, run) == 24  # half at 1 s, half at 4 s
+    assert model.config["image_size"] == (8, 8)
+
+
+@pytest.mark.parametrize("sizes", [((0.5, 4), (0.5, 8)), ((0.6, 4), (0.3, 8)), ((0, 4),), ((1, 4),)])
+def test_sizes_that_make_no_sense_are_refused(sizes):
+    """A phase without steps, or one that never ends."""
+    with pytest.raises(ValueError, match="image_sizes"):
+        small_config(image_sizes=sizes)
+
+
+@pytest.mark.parametrize("flip, shift", [(True, 0), (False, 2)])
+def test_flip_and_shift_reach_the_pictures(flip, shift):
+    """A switch that nothing is behind."""
+    config = small_config(flip=flip, shift=shift)
+    got, _ = training.Batches(TRAIN, 38, config, torch.device("cpu")).get(0)
+    same, _ = training.Batches(TRAIN, 38, small_config(flip=False, shift=0), torch.device("cpu")).get(0)
+    kept = [torch.equal(a, b) for a, b in zip(got, same)]
+    mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(got, same)]
+    assert any(mirrored) == flip and (all(k or m for k, m in zip(kept, mirrored)) == (shift == 0))
+
+
 # --- precision and device -----------------------------------------------------------------------------------
 
 
@@ -617,7 +685,12 @@ def test_auto_precision_is_measured(tmp_path, monkeypatch, faster):
     """A choice by guess, one that the forward pass ignores, or one that a resumed run makes anew."""
     monkeypatch.setattr(training, "bf16_is_faster", lambda device: faster)
     model, dtypes = small_model(), set()
-    model.head.register_forward_hook(lambda module, inputs, output: dtypes.add(output.dtype))
+
+    def note(head, inputs, logits):
+        if len(logits) > 1:  # a single picture is how train() finds out whether the data fit
+            dtypes.add(logits.dtype)
+
+    model.head.register_forward_hook(note)
     train(model, TRAIN, VALIDATION, small_config(epochs=1, precision="auto"), tmp_path)
     assert dtypes == {torch.bfloat16 if faster else torch.float32}
     about = json.loads((tmp_path / "config.json").read_text())

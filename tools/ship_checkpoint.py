@@ -26,7 +26,7 @@ def recipe(name):
         return vit_cifar(), cifar10("train"), cifar10("validation"), config
     # A shift could push the shape out of view, and every picture is drawn anew: nothing to augment.
     config = TrainingConfig(
-        epochs=7, evaluations=7, augment=False, mean=SHAPES_MEAN, std=SHAPES_STD, precision="bf16"
+        epochs=7, evaluations=7, flip=False, shift=0, mean=SHAPES_MEAN, std=SHAPES_STD, precision="bf16"
     )
     model = VisionTransformer(image_size=32, patch_size=4, num_classes=10, embed_dim=96, depth=4, num_heads=4)
     return model, shapes("train", 40_000), shapes("validation", 2_000), config

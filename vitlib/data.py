@@ -92,15 +92,23 @@ def normalize(images: Tensor, mean, std) -> Tensor:
     return (images / 255 - mean) / std
 
 
-def augment(images: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:
+def shrink(images: Tensor, image_size) -> Tensor:
+    """Pictures of another size, smoothed so that nothing is skipped: (B, C, H, W) -> (B, C, *image_size)."""
+    from torchvision.transforms.v2.functional import resize
+
+    return images if tuple(images.shape[2:]) == tuple(image_size) else resize(images, list(image_size))
+
+
+def augment(images: Tensor, generator: torch.Generator, padding: int = 4, flip: bool = True) -> Tensor:
     """Shift every picture by up to `padding` pixels each way and mirror about half of them, each on its own.
 
-    images: uint8 (B, C, H, W), and so is the result. What a shift uncovers is black (zero).
+    images: uint8 (B, C, H, W), and so is the result. What a shift uncovers is black (zero). Without `flip` none
+    is mirrored.
     All chance comes from `generator`. Source: the usual CIFAR-10 augmentation (He et al. 2016, section 4.2).
     """
     batch, channels, height, width = images.shape
     shift = torch.randint(2 * padding + 1, (2, batch, 1), generator=generator, device=generator.device)
-    mirror = torch.randint(2, (batch, 1), generator=generator, device=generator.device).bool()
+    mirror = torch.randint(1 + flip, (batch, 1), generator=generator, device=generator.device).bool()
 
     # Which row and column of the padded picture each pixel of the result comes from: (B, H) and (B, W).
     rows = shift[0].to(images.device) + torch.arange(height, device=images.device)

@@ -15,7 +15,7 @@ import threading
 import time
 import zlib
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -24,7 +24,8 @@ from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
 from vitlib import checkpoint
-from vitlib.data import CIFAR10_MEAN, CIFAR10_STD, augment, normalize
+from vitlib.data import CIFAR10_MEAN, CIFAR10_STD, augment, normalize, shrink
+from vitlib.patch_embedding import as_pair
 
 HISTORY_ROWS = 100  # how many points a curve of the training loss gets
 SAVE_EVERY = 30  # seconds: what a power cut costs at most
@@ -37,6 +38,9 @@ class TrainingConfig:
     Give a budget in `epochs` (passes over the training pictures) or in `minutes`; minutes become a number of
     steps at the start. `optimizer` is "adamw", or "muon" for the blocks' matrices and AdamW for the rest.
     Learning rates rise over the first `warmup` share of the steps, then fall to 0 along half a cosine.
+    `image_sizes`, pairs of (share, size), shrink the pictures until that share of the steps is done: half the
+    size means a quarter of the patches, and of the work. `flip` mirrors about half of the training pictures,
+    `shift` moves each by up to so many pixels.
     `precision` is "fp32", "bf16", or "auto": whichever this machine does faster.
     """
 
@@ -50,7 +54,9 @@ class TrainingConfig:
     warmup: float = 0.05
     clip_norm: float = 1.0
     label_smoothing: float = 0.0
-    augment: bool = True
+    image_sizes: tuple = ()
+    flip: bool = True
+    shift: int = 4
     evaluations: int = 5
     mean: tuple = CIFAR10_MEAN
     std: tuple = CIFAR10_STD
@@ -63,6 +69,12 @@ class TrainingConfig:
         if (self.epochs is None) == (self.minutes is None):
             raise ValueError(
                 f"Give epochs or minutes, one of the two: epochs={self.epochs}, minutes={self.minutes}."
+            )
+        self.image_sizes = tuple((float(share), as_pair(size)) for share, size in self.image_sizes)
+        shares = [share for share, _ in self.image_sizes]
+        if shares != sorted(set(shares)) or not all(0 < share < 1 for share in shares):
+            raise ValueError(
+                f"image_sizes are (share, size), with rising shares between 0 and 1; got {self.image_sizes}."
             )
         for name in ("epochs", "minutes", "batch_size", "learning_rate", "clip_norm", "evaluations"):
             value = getattr(self, name)
@@ -121,16 +133,17 @@ def train(model, train_data, validation_data, config, directory, on_log=None):
     where the loss is no longer a number, OSError where the disk refuses; the last checkpoint stays intact.
     Source: paper section 4.1 and appendix B.1; lesson 07.
     """
+    device = pick_device(config.device)
+    model.to(device).eval()
     for data in (train_data, validation_data):
         check_data(model, data)
-        model.patch_embedding.check(data.images[:1].float())  # now, not at the first evaluation
+        with torch.no_grad():
+            model(data.images[:1].to(device).float())  # pictures that do not fit are refused now, not later
     if validation_data.classes != train_data.classes:
         raise ValueError(
             f"The classes for training are {train_data.classes}, for validation {validation_data.classes}: "
             "they must be the same, in the same order."
         )
-    device = pick_device(config.device)
-    model.to(device)
     batches = Batches(train_data, min(config.batch_size, len(train_data)), config, device)
     optimizers = make_optimizers(model, config)
     run = begin_or_resume(Path(directory), model, optimizers, train_data, config)
@@ -141,6 +154,7 @@ def train(model, train_data, validation_data, config, directory, on_log=None):
     with torch.random.fork_rng(), interruptible() as interrupted:
         with tqdm(total=run.total_steps, initial=run.step, unit="step", file=sys.stdout, ncols=90) as bar:
             while run.step < run.total_steps and not interrupted():
+                set_size(model, optimizers, run)
                 loss = training_step(model, optimizers, batches, run, config)
                 run.losses.append(loss)
                 bar.update()
@@ -161,7 +175,7 @@ def train(model, train_data, validation_data, config, directory, on_log=None):
 
 def training_step(model, optimizers, batches, run, config):
     """One batch: forward, backward, and one step of every optimizer. Gives the loss."""
-    images, labels = batches.get(run.step)
+    images, labels = batches.get(run.step, run.image_size)
     factor = learning_rate_factor(run.step, run.total_steps, config.warmup)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
@@ -186,6 +200,18 @@ def training_step(model, optimizers, batches, run, config):
         optimizer.step()
     run.step += 1
     return loss.item()
+
+
+def set_size(model, optimizers, run):
+    """Make the model ready for the size of the pictures at this step: other positions, the same weights.
+
+    Source: paper section 3.2 (positions at another resolution); lesson 03.
+    """
+    if run.image_size and model.config["image_size"] != run.image_size:
+        model.resize(run.image_size)
+        positions = getattr(model.positional_encoding, "positional_embedding", None)
+        for optimizer in optimizers:
+            optimizer.state.pop(positions, None)  # what it knew of them has the old shape
 
 
 def learning_rate_factor(step, total_steps, warmup):
@@ -236,17 +262,17 @@ class Batches:
         self.per_epoch = len(data) // batch_size  # the few pictures left over differ every epoch
         self.epoch = None
 
-    def get(self, step):
-        """Normalised images (B, C, H, W) and labels (B,)."""
+    def get(self, step, image_size=None):
+        """Normalised images (B, C, H, W), of another size if one is given, and labels (B,)."""
         epoch, place = divmod(step, self.per_epoch)
         if epoch != self.epoch:
             generator = torch.Generator().manual_seed(seed_of(self.config.seed, epoch))
             order = torch.randperm(len(self.images), generator=generator)
             self.epoch, self.order = epoch, order.to(self.device)
         indices = self.order[place * self.batch_size : (place + 1) * self.batch_size]
-        images = self.images[indices]
-        if self.config.augment:
-            images = augment(images, torch.Generator().manual_seed(seed_of(self.config.seed, step)))
+        generator = torch.Generator().manual_seed(seed_of(self.config.seed, step))
+        images = augment(self.images[indices], generator, self.config.shift, self.config.flip)
+        images = shrink(images, image_size) if image_size else images
         return normalize(images, self.config.mean, self.config.std), self.labels[indices]
 
 
@@ -290,6 +316,14 @@ class Run:
         checkpoint.write_whole(self.directory / "config.json", json.dumps(about, indent=2).encode())
 
     @property
+    def image_size(self):
+        """The size of the pictures at this step, (height, width); None where it never changes."""
+        if not self.config.image_sizes:
+            return None
+        shrunk = [size for share, size in self.config.image_sizes if self.step < share * self.total_steps]
+        return shrunk[0] if shrunk else tuple(self.setting["model"]["image_size"])
+
+    @property
     def finished(self):
         return self.step >= self.total_steps
 
@@ -317,7 +351,9 @@ class Run:
             "validation_accuracy": None,
         }
         if self.evaluation_is_due():
-            measured = evaluate(model, validation_data, self.config.mean, self.config.std, self.precision)
+            size = model.config.get("image_size")
+            data = replace(validation_data, images=shrink(validation_data.images, size))
+            measured = evaluate(model, data, self.config.mean, self.config.std, self.precision)
             row |= {"validation_loss": measured.loss, "validation_accuracy": measured.accuracy}
         self.history.append(row)
         self.losses.clear()
@@ -338,6 +374,7 @@ class Run:
             for parameter, state in optimizer.state_dict()["state"].items():
                 tensors |= {f"optimizer.{i}.{parameter}.{name}": value for name, value in state.items()}
         about = {name: getattr(self, name) for name in ("setting", *STORED)}
+        about["image_size"] = model.config.get("image_size")
         checkpoint.write_tensors(self.directory / "last.safetensors", tensors, about)
         config, classes = self.config, self.setting["data"]["classes"]
         notes = {"training": asdict(config), "steps": self.step, "precision": self.precision}
@@ -377,6 +414,10 @@ def begin_or_resume(directory, model, optimizers, train_data, config):
             f"{directory} holds a run with another configuration ({'; '.join(differing)}). "
             "Choose another directory, or delete that one to start afresh."
         )
+    for name in STORED:
+        setattr(run, name, about[name])
+    if config.image_sizes:
+        model.resize(about["image_size"])  # the positions as they were stored
     weights = {name: value for name, value in tensors.items() if name.startswith("model.")}
     model.load_state_dict({name.removeprefix("model."): value for name, value in weights.items()})
     for i, optimizer in enumerate(optimizers):
@@ -386,8 +427,6 @@ def begin_or_resume(directory, model, optimizers, train_data, config):
                 parameter, key = name.split(".")[2:]
                 content["state"].setdefault(int(parameter), {})[key] = value
         optimizer.load_state_dict(content)
-    for name in STORED:
-        setattr(run, name, about[name])
     if run.finished:
         print(f"The run in {directory} has done all its {run.total_steps} steps: nothing is left to train.")
     else:
@@ -460,19 +499,23 @@ def steps_in(minutes, model, batches, validation_data, run):
 
     The evaluations are part of the time, but never take more than half of it from the training.
     """
-    config, copied, times = run.config, copy.deepcopy(model), []
-    trial = Run(run.directory, config, run.setting, total_steps=1000, precision=run.precision)
+    config, copied = run.config, copy.deepcopy(model)
+    trial = Run(run.directory, config, run.setting, total_steps=10**6, precision=run.precision)
     optimizers = make_optimizers(copied, config)
+    shares, step = [0.0, *(share for share, _ in config.image_sizes), 1.0], 0.0
     with torch.random.fork_rng():
-        while len(times) < 3 or (sum(times) < 2 and len(times) < 20):
-            start = time.perf_counter()
-            training_step(copied, optimizers, batches, trial, config)
-            times.append(time.perf_counter() - start)
+        for begin, end in zip(shares, shares[1:]):  # each size of the pictures has a time of its own
+            trial.step, times = math.ceil(begin * trial.total_steps), []
+            set_size(copied, optimizers, trial)
+            while len(times) < 3 or (sum(times) < 2 and len(times) < 20):
+                start = time.perf_counter()
+                training_step(copied, optimizers, batches, trial, config)
+                times.append(time.perf_counter() - start)
+            step += (end - begin) * sorted(times)[len(times) // 2]
     few = validation_data[:500]
     start = time.perf_counter()
     evaluate(copied, few, config.mean, config.std, run.precision)
     evaluations = config.evaluations * (time.perf_counter() - start) * len(validation_data) / len(few)
-    step = sorted(times)[len(times) // 2]
     return max(1, int((60 * minutes - min(evaluations, 30 * minutes)) / step))
 
 
