@@ -5,9 +5,9 @@
 
 The recipes of one call run one after another, seed by seed, so that they share the state of the machine. The
 budget is in minutes, or in the number of training pictures seen. `--share` trains on the first part of each
-class only. Each run appends a line to benchmarks/results/training.jsonl, and is kept in runs/benchmarks/: given the
-same line again, one that was stopped goes on. Accuracy is measured on the 5,000 validation pictures, and with
---test on the test pictures too, for what is to be reported.
+class only. Each run appends a line to benchmarks/results/training.jsonl, and is kept in runs/benchmarks/: given
+the same line again, one that was stopped goes on. Accuracy is measured on the 5,000 validation pictures, and
+with --test on the test pictures too, for what is to be reported.
 """
 
 import argparse
@@ -105,7 +105,7 @@ def gmac_per_image(model):
     return 3 * counter.get_total_flops() / 2 / 1e9
 
 
-def gmac_spent(build(), config, images):
+def gmac_spent(model, config, images):
     """What a whole run has spent, with the sizes that its pictures had."""
     shares, sizes = zip(*config.image_sizes, (1.0, model.config.get("image_size")))
     total, begin = 0.0, 0.0
