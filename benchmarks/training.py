@@ -5,9 +5,9 @@
 
 The recipes of one call run one after another, seed by seed, so that they share the state of the machine. The
 budget is in minutes, or in the number of training pictures seen. `--share` trains on the first part of each
-class only. Each run appends a line to benchmarks/results/training.jsonl, and is kept in runs/benchmarks/: given
-the same line again, one that was stopped goes on. Accuracy is measured on the 5,000 validation pictures, and
-with --test on the test pictures too, for what is to be reported.
+class only. Each run appends a line to benchmarks/results/training.jsonl. It is kept in runs/benchmarks/: one
+that was stopped goes on when the same line is given again. Accuracy is measured on the 5,000 validation
+pictures, and with --test on the test pictures too, for what is to be reported.
 """
 
 import argparse
@@ -76,7 +76,7 @@ def vit(embed_dim=192, **options):
 
 
 SMALL_FIRST = {"image_sizes": ((0.5, 16), (0.75, 24))}
-SPEEDRUN = {"batch_size": 64, "muon_learning_rate": 0.02, **SMALL_FIRST}
+SPEEDRUN = {"batch_size": 64, "muon_learning_rate": 0.02, "whiten": True, **SMALL_FIRST}
 ADAMW = {"optimizer": "adamw", "learning_rate": 1e-3}
 # name -> how to build the model, and how its training differs from TrainingConfig's defaults
 RECIPES = {
@@ -98,18 +98,17 @@ RECIPES = {
 
 def gmac_per_image(model):
     """Billions of multiplications and additions for one picture, forward and backward (twice the forward)."""
-    images = torch.zeros(1, 3, *model.config.get("image_size", (32, 32)))
+    images = torch.zeros(2, 3, *model.config.get("image_size", (32, 32)))
     # In bfloat16 attention is written out, not fused: PyTorch's counter does not see the fused kernel.
     with FlopCounterMode(display=False) as counter, torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         model(images)
-    return 3 * counter.get_total_flops() / 2 / 1e9
+    return 3 * counter.get_total_flops() / 2 / len(images) / 1e9
 
 
 def gmac_spent(model, config, images):
     """What a whole run has spent, with the sizes that its pictures had."""
-    shares, sizes = zip(*config.image_sizes, (1.0, model.config.get("image_size")))
     total, begin = 0.0, 0.0
-    for end, size in zip(shares, sizes):
+    for end, size in (*config.image_sizes, (1.0, model.config.get("image_size"))):
         if config.image_sizes:
             model.resize(size)
         total += (end - begin) * images * gmac_per_image(model)
