@@ -4,7 +4,8 @@
                                                  it was stopped
 
 Two questions about the same pictures: what is drawn (the ten shapes), and where (which quarter of the picture
-holds the middle of the shape).
+holds the middle of the shape). One seed of "where" is trained for a few passes only, too, which the lesson
+repeats live.
 """
 
 import json
@@ -24,6 +25,7 @@ CONFIG = {
     "training": {"epochs": 10, "batch_size": 32, "learning_rate": 3e-3, "muon_learning_rate": 0.02,
                  "augment": False, "evaluations": 1, "precision": "fp32", "device": "cpu",
                  "mean": SHAPES_MEAN, "std": SHAPES_STD},
+    "short_epochs": 3,
     "patch_size": {"where": 8, "what": 4},
     "positional": ["none", "learned", "sincos1d", "sincos2d"],
 }  # fmt: skip
@@ -41,7 +43,7 @@ def ask_where(data):
     return ImageData(data.images, labels, ["upper left", "upper right", "lower left", "lower right"])
 
 
-def accuracy_of(question, positional, seed, train_data, test_data):
+def accuracy_of(question, positional, seed, epochs, train_data, test_data):
     """Build and train one model; its accuracy on the test pictures."""
     torch.manual_seed(seed)
     model = VisionTransformer(
@@ -50,7 +52,7 @@ def accuracy_of(question, positional, seed, train_data, test_data):
         num_classes=len(train_data.classes),
         positional=positional,
     )
-    config = TrainingConfig(**CONFIG["training"], seed=seed)
+    config = TrainingConfig(**CONFIG["training"] | {"epochs": epochs}, seed=seed)
     with tempfile.TemporaryDirectory() as directory:
         result = train(model, train_data, test_data, config, directory)
     return result.history[-1]["validation_accuracy"]
@@ -63,15 +65,23 @@ def main():
     stored = json.loads(STORED.read_text()) if STORED.exists() else {}
     if stored.get("config") != config:
         stored = {"config": config, "seeds": SEEDS, "runs": []}
-    done = [(run["question"], run["positional"], run["seed"]) for run in stored["runs"]]
-    for seed in SEEDS:
-        for question in CONFIG["patch_size"]:
-            for positional in CONFIG["positional"]:
-                if (question, positional, seed) not in done:
-                    accuracy = accuracy_of(question, positional, seed, *data[question])
-                    run = {"question": question, "positional": positional, "seed": seed}
-                    stored["runs"].append(run | {"accuracy": round(accuracy, 4)})
-                    write_whole(STORED, (json.dumps(stored, indent=1) + "\n").encode())
+    jobs = [
+        {"question": question, "positional": positional, "seed": seed, "epochs": CONFIG["training"]["epochs"]}
+        for seed in SEEDS
+        for question in CONFIG["patch_size"]
+        for positional in CONFIG["positional"]
+    ]
+    jobs += [
+        {"question": "where", "positional": positional, "seed": SEEDS[0], "epochs": CONFIG["short_epochs"]}
+        for positional in CONFIG["positional"]
+    ]
+    done = [{name: run[name] for name in jobs[0]} for run in stored["runs"]]
+    for job in jobs:
+        if job not in done:
+            train_data, test_data = data[job["question"]]
+            accuracy = accuracy_of(**job, train_data=train_data, test_data=test_data)
+            stored["runs"].append(job | {"accuracy": round(accuracy, 4)})
+            write_whole(STORED, (json.dumps(stored, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":

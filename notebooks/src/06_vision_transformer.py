@@ -51,14 +51,14 @@ models["no last norm"].encoder.norm = nn.Identity()
 
 # %%
 with torch.no_grad():
-    answers = {name: model(cat) for name, model in models.items()}  # each (1, 10)
-    answers["mean of all tokens"] = trained.head(trained.forward_features(cat).mean(dim=1))
-said = torch.cat(list(answers.values())).softmax(dim=1)  # (5, 10)
+    logits = {name: model(cat) for name, model in models.items()}  # each (1, 10)
+    logits["mean of all tokens"] = trained.head(trained.forward_features(cat).mean(dim=1))
+said = torch.cat(list(logits.values())).softmax(dim=1)  # (5, 10)
 
 # %%
 animals = ["bird", "cat", "deer", "dog", "frog", "horse"]
 columns = [checkpoint.classes.index(name) for name in animals]
-table = {"rows": [list(answers)], "columns": [animals], "colors": ["viridis"], "form": "{:.0%}"}
+table = {"rows": [list(logits)], "columns": [animals], "colors": ["viridis"], "form": "{:.0%}"}
 plots.show(
     plots.number_tables([said[:, columns]], **table),
     alt="Probabilities of six animals from five models, one of them right. All five give most to the cat.",
@@ -386,9 +386,9 @@ print(VisionTransformer(**{**trained.config, "depth": 1}))
 # ## How it starts
 #
 # Before any training, weights are random, but not arbitrary. Ours start as those of BERT did, a Transformer
-# for text: truncated-normal (no value beyond two units), with a standard deviation of 0.02. What would change
-# in the first step with 0.01? With Kaiming's start for the convolution, which was made for ReLU networks?
-# With a head of zeros?
+# for text: truncated-normal, with a standard deviation of 0.02. (PyTorch cuts at ±2, so far out that nothing
+# is cut.) What would change in the first step with 0.01? With Kaiming's start for the convolution, which was
+# made for ReLU networks? With a head of zeros?
 
 # %%
 def restart(model, std=0.02, kaiming=False, zero_head=False):
@@ -584,7 +584,8 @@ print("they differ by class:  ", (want.std() > 0.1).item())
 
 # %% [markdown]
 # Same weights in, same logits out: this *is* the Vision Transformer. Weights that others have trained will
-# work in it as they are.
+# work in it as they are. And of the four mistakes at the beginning, the mean of all tokens changes no shape
+# and no count: only such a comparison finds it.
 
 # %%
 del ours, theirs  # 700 MB
@@ -866,15 +867,15 @@ from vitlib.figures import vit as figures
 
 plots.show(
     figures.cost_by_part({"86.6 million parameters": parameters, "17.6 billion multiply-adds": work}),
-    alt="Shares of parameters and work by part. The MLP has two thirds of both, the projections a third.",
+    alt="Shares of parameters and work by part. MLP: nearly two thirds of both; projections: a third.",
 )
 
 # %% [markdown]
 # *Figure: which share of ViT-B/16 each part has; left, of its parameters, right, of its work for one picture
 # of 224×224, as far as we count it: norms do a little work too.*
 #
-# Nearly two thirds are MLP, in both. A Vision Transformer is mostly an MLP that is applied to every token; the
-# famous T×T products are 4 % of the work. That holds at 196 patches. Now let the picture grow, with the patch
+# Nearly two thirds are MLP, in both. A Vision Transformer is mostly an MLP applied to every token; the famous
+# T×T products are 4 % of the work. That holds at 196 patches. Now let the picture grow, with the patch
 # size fixed. **Predict:** at which side do the T×T products cost as much as all the rest of a block? (Set
 # 12·T·D² equal to 2·T²·D.)
 

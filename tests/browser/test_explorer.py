@@ -20,9 +20,9 @@ import nbformat.v4
 import numpy as np
 import pytest
 import torch
-from conftest import same_text
 from ipywidgets.embed import dependency_state
 
+from conftest import same_text
 from vitlib import attention_maps
 from vitlib.explorer import Explorer
 
@@ -118,13 +118,13 @@ def open_page(browser, tmp_path):
     pages = []
 
     def open_page(*explorers, width=1280, **options):
-        cells = []
+        notebook = nbformat.v4.new_notebook()
         for shown in explorers:
             data, metadata = shown._repr_mimebundle_()
             output = nbformat.v4.new_output("display_data", data=data, metadata=metadata)
-            cells.append(nbformat.v4.new_code_cell("explore()", execution_count=1, outputs=[output]))
-        state = dependency_state(list(explorers), drop_defaults=False)
-        notebook = nbformat.v4.new_notebook(cells=cells, metadata={"widgets": {build_html.STATE: {"state": state}}})
+            notebook.cells.append(nbformat.v4.new_code_cell("explore()", outputs=[output]))
+        state = dependency_state(explorers, drop_defaults=False)
+        notebook.metadata["widgets"] = {build_html.STATE: {"state": state}}
         (tmp_path / "page.html").write_text(build_html.to_html(notebook, "page"), encoding="utf-8")
         context = browser.new_context(viewport={"width": width, "height": 1400}, **options)
         page = watched(context)
@@ -169,15 +169,15 @@ def point_at_cell(page, query, key, click=False):
 
 
 def press(page, button, value=None, which=0):
-    page.locator(f"button[name={button}]" + (f"[value='{value}']" if value is not None else "")).nth(which).click()
+    exactly = "" if value is None else f"[value='{value}']"
+    page.locator(f"button[name={button}]{exactly}").nth(which).click()
 
 
 def colors(page, selector, which=0):
     """The colours of a canvas, one for each weight: (height, width, 3)."""
     readout(page)
-    width, height, data = page.locator(selector).nth(which).evaluate(
-        "(c) => [c.width, c.height, [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]]"
-    )
+    read = "(c) => [c.width, c.height, [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]]"
+    width, height, data = page.locator(selector).nth(which).evaluate(read)
     return np.array(data).reshape(height, width, 4)[..., :3]
 
 
@@ -208,10 +208,10 @@ def test_hovering_shows_each_tokens_row(open_page):
     page = open_page(shown)
     for token in range(T):
         point(page, token)
-        row = attention[0, 2, 0, token]
+        patches = attention[0, 2, 0, token, 1:].reshape(ROWS, COLUMNS)
         says(page, reads("layer 3, head 1", attention[0, 2, 0], token))
-        same_colors(page, ".photo canvas", row[1:].reshape(ROWS, COLUMNS), shown.about["top"])
-        same_colors(page, ".atlas canvas", row[1:].reshape(ROWS, COLUMNS), shown.about["top"], 2 * (HEADS + 2))
+        same_colors(page, ".photo canvas", patches, shown.about["top"])
+        same_colors(page, ".atlas canvas", patches, shown.about["top"], 2 * (HEADS + 2))
     same_colors(page, ".field canvas", attention[0, 2, 0], shown.about["top"])
     page.mouse.move(0, 0)
     says(page, reads("layer 3, head 1", attention[0, 2, 0], 0))
@@ -309,9 +309,10 @@ def test_keys(open_page):
     """Keys that do nothing, that reach the page around, or that need more than one tab stop a panel."""
     attention = made_up(8)
     page = open_page(explorer(attention))
-    page.evaluate("() => { window.heard = []; document.addEventListener('keydown', (e) => heard.push(e.key)); }")
+    page.evaluate("() => { heard = []; document.addEventListener('keydown', (e) => heard.push(e.key)); }")
     panels = page.locator(".vitlib-explorer [tabindex]")
-    assert panels.evaluate_all("all => all.map(p => p.className)") == ["panel picture", "panel matrix", "panel all"]
+    names = panels.evaluate_all("all => all.map(p => p.className)")
+    assert names == ["panel picture", "panel matrix", "panel all"]
     panels.nth(0).focus()
 
     def typed(*keys):
@@ -368,8 +369,8 @@ def test_every_action_is_a_button(open_page):
     assert "class token reads" in readout(page)
     press(page, "pin")
     assert page.locator("button[name=pin]").text_content() == "pin"
-    unnamed = page.locator("button").evaluate_all("all => all.filter(b => !(b.ariaLabel || b.textContent.trim()))")
-    assert unnamed == []
+    names = page.locator("button").evaluate_all("all => all.map(b => b.ariaLabel || b.textContent.trim())")
+    assert all(names)
 
 
 def test_guess_first(open_page):
@@ -380,8 +381,8 @@ def test_guess_first(open_page):
     question = "layer 3, head 1: which patch does the class token read most? Click the one that you expect."
     assert readout(page) == question
     assert not page.locator(".photo canvas").is_visible()
-    hidden = page.locator(".field canvas, .atlas canvas").evaluate_all("a => a.map(c => getComputedStyle(c).filter)")
-    assert set(hidden) == {"contrast(0)"}
+    filters = "all => all.map(c => getComputedStyle(c).filter)"  # without contrast, all colours are one grey
+    assert set(page.locator(".field canvas, .atlas canvas").evaluate_all(filters)) == {"contrast(0)"}
     for act in (lambda: point(page, 5), lambda: point_at_cell(page, 3, 3), lambda: point(page, 0, click=True),
                 lambda: page.locator(".atlas canvas").nth(0).hover()):  # fmt: skip
         act()
@@ -445,7 +446,7 @@ def test_narrow_pages_stack_the_panels(open_page):
 
 def test_projector_mode_is_larger(open_page):
     page = open_page(explorer(made_up(1)), width=1920)
-    size = "(e) => [parseFloat(getComputedStyle(e).fontSize), parseFloat(getComputedStyle(e).borderLeftWidth)]"
+    size = "(e) => ['fontSize', 'borderLeftWidth'].map(name => parseFloat(getComputedStyle(e)[name]))"
     readout(page)
     type_before, _ = page.locator(".readout").evaluate(size)
     _, line_before = page.locator(".photo .mark").first.evaluate(size)
@@ -486,9 +487,9 @@ def test_a_tap_pins_and_the_page_can_be_scrolled(open_page):
     page.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + box["height"] / 4)
     says(page, reads("layer 3, head 1", attention[0, 2, 0], 2))
     assert page.locator("button[name=pin]").text_content() == "release"
-    free = page.locator(".field, .atlas, .panel").evaluate_all("a => a.map(e => getComputedStyle(e).touchAction)")
-    assert set(free) == {"auto"}
-    assert page.locator(".photo").evaluate("(e) => getComputedStyle(e).touchAction") == "none"
+    action = "all => all.map(e => getComputedStyle(e).touchAction)"
+    assert set(page.locator(".field, .atlas, .panel").evaluate_all(action)) == {"auto"}
+    assert page.locator(".photo").evaluate_all(action) == ["none"]
 
 
 SOURCE = """
@@ -518,7 +519,7 @@ def test_a_lesson_is_exported_alive(browser, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     for key in ("VITLIB_RUNS", "VITLIB_PROGRESS"):
         monkeypatch.setenv(key, str(tmp_path))
-    text = r"A formula $\sqrt{d} < 1$, one of its own line $$\frac{1}{2}$$ and [the next](02_class_token.ipynb)."
+    text = r"A formula $\sqrt{d} < 1$, another $$\frac{1}{2}$$ and [the next](02_class_token.ipynb)."
     cells = [
         nbformat.v4.new_markdown_cell(text),
         nbformat.v4.new_code_cell(SOURCE + "explore(checkpoint, images)"),
@@ -610,14 +611,16 @@ def test_in_jupyterlab(browser, lab, tmp_path):
         return [notebook.activeCellIndex, notebook.mode, notebook.widgets.map(c => c.model.type),
                 document.querySelector('.jp-WindowedPanel-outer').scrollTop]; }"""
     before = page.evaluate(state)
-    for key in ("b", "a", "d", "d", "m", "x", "j", "ArrowDown", "ArrowDown", "ArrowUp", "Home", "Enter", ",", "0", "0"):
+    for key in "b a d d m x j ArrowDown ArrowDown ArrowUp Home Enter , 0 0".split():
         page.keyboard.press(key)
     assert page.evaluate(state) == before
     says(page, reads("layer 2, head 1", attention[1, 1, 0], 0), which=1)
 
     explorers = page.locator(".vitlib-explorer")
     assert explorers.first.get_attribute("data-theme") == "light"
-    page.evaluate("() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
+    page.evaluate(
+        "() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})"
+    )
     page.wait_for_function("() => document.body.dataset.jpThemeLight === 'false'")
     assert explorers.first.get_attribute("data-theme") == "dark"
     assert page.trouble == []

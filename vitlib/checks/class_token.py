@@ -134,8 +134,8 @@ def explain_failure(error, batch, run):
                 f"are {batch} images: show it once for each with expand(B, -1, -1)."
             ) from error
         raise NotYet(
-            f"it works for {other} images, and stops for {batch}. One set of new tokens serves any batch: "
-            "keep it with 1 as its first length, and take B from the tokens: B = tokens.shape[0]."
+            f"it works for {other} images, and stops for {batch}. What is learned is there once, with 1 as "
+            "its first length, and shown to any batch: take B from the tokens, B = tokens.shape[0]."
         ) from error
 
 
@@ -144,7 +144,13 @@ def explain_failure(error, batch, run):
 
 @check("split_tokens")
 def check_split_tokens(answer):
-    batch, embed_dim = (torch.randperm(4) + 2)[:2].tolist()
+    many, embed_dim = (torch.randperm(4) + 2)[:2].tolist()
+    for batch in (many, 1):  # what goes wrong for one image alone shows in the second
+        judge_split_tokens(answer, batch, embed_dim)
+    return "index 0 for the class token, everything from index 1 on for the patches."
+
+
+def judge_split_tokens(answer, batch, embed_dim):
     num_tokens = 8
     tokens = torch.randn(batch, num_tokens, embed_dim)
     parts = [list(image) for image in tokens]  # one tensor for each token
@@ -165,7 +171,9 @@ def check_split_tokens(answer):
         (num_tokens, embed_dim): "is the first image with all its tokens. The images come first: keep them "
         "all with a colon, and take the token with the second index.",
         (batch, num_tokens): "is one number of each token. The third axis stays whole.",
-        (embed_dim,): "is the class token of one image. Keep all images: a colon for the first index.",
+        (embed_dim,): "is the class token of one image. Keep all images: a colon for the first index."
+        if batch > 1 else "has lost the axis of images, since there is only one: squeeze() takes away every "
+        "axis of length 1. Use an index, or squeeze(1).",
     }, "the class token's tensor")  # fmt: skip
     middle = "The class token was put in front: index 0."
     equal("the class token's tensor", first, want_class, diagnoses=[
@@ -185,7 +193,6 @@ def check_split_tokens(answer):
         (tokens[:, :-1], "this leaves out the last token, a patch, and keeps the class token: every patch is "
          "one place off. Leave out the first: [:, 1:]."),
     ])  # fmt: skip
-    return "index 0 for the class token, everything from index 1 on for the patches."
 
 
 # --- PrefixTokens -------------------------------------------------------------------------------------------

@@ -91,6 +91,8 @@ def _(answer):
          "radians already."),
         (formula(positions, width, shared=False), "a sine and its cosine have different frequencies. Both "
          "of a pair have that of the pair."),
+        (formula(positions, width, power=4, shared=False), "i counts the columns, 0 to D - 1. Let it count "
+         "the pairs, 0 to D/2 - 1: a sine and its cosine share one i."),
     ]  # fmt: skip
     explain(got, mistakes, tolerance=5e-3)  # sines of large angles are inexact in float32
     equal("the result", got, right, tolerance=1e-4)
@@ -139,6 +141,8 @@ def _(answer):
         (torch.cat([first, resized(old=old[::-1])], dim=1), "the old grid's rows and columns are exchanged."),
         (torch.cat([first, resized(new=new[::-1])], dim=1), "the new grid's rows and columns are exchanged. "
          "interpolate wants size=(rows, columns)."),
+        (torch.cat([first, resized(old=old[::-1], new=new[::-1])], dim=1), "rows and columns are exchanged "
+         "in both grids. The patches come row by row: (rows columns), not (columns rows)."),
         (torch.cat([first, torn.flatten(2).mT], dim=1), "a reshape from (N, D) to (D, rows, columns) mixes "
          "positions with widths. Reshape to (rows, columns, D), then permute."),
         (torch.cat([first, torn.reshape(1, -1, width)], dim=1), "a reshape from (N, D) to (D, rows, columns) "
@@ -170,13 +174,21 @@ def _(answer):
     tokens = torch.randn(batch, patches + 1, width)
     got = module(tokens)
     _need(got)
-    equal("the result", got, tokens + added(module, batch, patches + 1, width))
+    if tuple(got.shape) in ((patches + 1, width), (1, patches + 1, width)):
+        raise NotYet("these are the positions alone. Add them to the tokens.")
+    before = added(module, batch, patches + 1, width)
+    equal("the result", got, tokens + before)
     if not learnable(module):
         raise NotYet("nothing is learned. Wrap the tables of rows and columns: nn.Parameter(...).")
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.normal_()  # a table of zeros would look right anywhere
     offset = added(module, batch, patches + 1, width).detach()
+    if torch.equal(before, offset):
+        raise NotYet(
+            "the learned numbers change, and what is added does not: the table was put together once, in "
+            "__init__, so training would not reach it. Put it together in forward."
+        )
     grid = offset[1:].view(rows, columns, width)
     count, one_axis = learnable(module), half * (rows + columns)
     if count == width * (patches + 1):
@@ -290,7 +302,7 @@ def formula(positions, width, first=0, power=2, unit=1.0, shared=True):
         row = []
         for i in range(width // 2):
             angle = position / 10000 ** (power * i / width) * unit
-            beside = angle if shared else position / 10000 ** ((2 * i + 1) / width)
+            beside = angle if shared else position / 10000 ** (power * (i + 0.5) / width)
             row += [math.sin(angle), math.cos(beside)]
         table.append(row)
     return torch.tensor(table)
