@@ -165,7 +165,7 @@ for name, model in (("with", trained), ("without", bare)):
 
 # %% [markdown]
 # With positions the shuffled cat is much less of a cat. Without them the answer cannot change, right or
-# wrong. Notice that "without" still says cat: fur and eyes alone go a long way. We come back to that.
+# wrong. Notice that "without" still says cat: fur and eyes alone go a long way.
 #
 # ## One learned vector for each place
 #
@@ -347,8 +347,7 @@ plots.show(
 #
 # In two dimensions a sum of arrows is a mess. In 64 or more, two random directions are nearly at right
 # angles, so the patch hardly disturbs the position, and the other way round. A layer that wants to know the
-# place can look along one set of directions, and along another for the content. And learned positions need
-# not even be random.
+# place can look along one set of directions, and along another for the content.
 #
 # **Second: appending comes to the same.** Whatever a layer does with a token, it multiplies it by a matrix.
 # Append the position to the patch, and the matrix must be twice as wide. Cut it in two, and you see what it
@@ -594,9 +593,8 @@ plots.show(
 # %% [markdown]
 # *Figure: six of the pictures. "What" is written above them; "where" you see.*
 #
-# For error bars we need many runs, which take longer than a lesson may. A script,
-# `experiments/positional_encoding.py`, trained small models and stored every result with its configuration.
-# We read the file.
+# `experiments/positional_encoding.py` trained small models with each kind of positions, five seeds each, and
+# stored every result with its configuration. We read the file.
 
 # %%
 from vitlib import results
@@ -627,8 +625,8 @@ plots.show(
 # *Figure: where is the shape? Test accuracy, mean and standard deviation over the seeds; a dot is a run.*
 #
 # Without positions the model all but guesses, after the same training: no patch shows where it lies. With
-# any positions the answer is right for most pictures. This is what positions are for. (One run of the
-# learned ones lags behind. Keep it in mind for the next figure.)
+# any positions the answer is right for most pictures; that is what they are for. (One of the five runs with
+# learned ones lags behind.)
 #
 # And **what** is it? (With patches of 4×4 pixels, so that no patch shows a whole shape.) **Predict** again.
 
@@ -647,8 +645,8 @@ plots.show(
 # whether in one dimension or two is within what the seeds differ.
 #
 # And learned positions? They bring less here, and a likely reason is that the training is short. They start
-# as noise of size 0.02, and have to find the plane in 620 steps. The sines show it from the first step, and
-# are 35 times larger. If that is the reason, a still shorter training must show it more clearly.
+# as noise of size 0.02, and have 620 steps to become useful. The sines are in order from the first step, and
+# 35 times larger. If that is the reason, a still shorter training must show it more clearly.
 # **Try it live:** "where", 3 passes instead of 10, 2-D sines. (Training is the subject of
 # [lesson 07](07_train_cifar10.ipynb); here it is a black box, too.)
 
@@ -679,13 +677,14 @@ with tempfile.TemporaryDirectory() as directory:
 
 # %%
 stored_short = accuracies(stored, "where", 3)
-print({name: round(runs[0], 2) for name, runs in stored_short.items()})
+print("  ".join(f"{name} {runs[0]:.2f}" for name, runs in stored_short.items()))
 live = run.history[-1]["validation_accuracy"]
 print("live and stored differ by less than 0.05:", abs(live - stored_short["2-D sin-cos"][0]) < 0.05)
 
 # %% [markdown]
-# After 186 steps the sines are far above guessing, and the learned positions still guess. So they need time,
-# not another design. In a longer training they find the plane: you saw the tiles.
+# After 186 steps the sines are far above guessing, and the learned positions still guess; after 620, in the
+# figure for "where", four of five runs had nearly caught up. They need time, not another design: the tiles
+# above show what a longer training finds.
 #
 # The paper measured the same on real pictures (appendix D.4, table 8): ViT-B/16, and on its features a
 # linear classifier that saw five pictures of each class of ImageNet.
@@ -894,19 +893,6 @@ class Forgotten(nn.Module):
 for module in (Forgotten(65, 192), FixedPositionalEncoding(sincos_1d(65, 192)), untrained):
     learned = sum(p.numel() for p in module.parameters())
     print(f"{type(module).__name__:26} learned {learned:>6}, in its file: {list(module.state_dict())}")
-
-# %% [markdown]
-# **Positions for each place in the batch.** A table of shape (batch, T, D) trains well, as long as all
-# batches are full. The symptom: an error at the last batch of the data, or at the first single picture. And
-# until then the same picture got different answers in different places of the batch.
-
-# %%
-per_image = 0.02 * torch.randn(32, 65, 192)
-print("full batch:", tuple((torch.zeros(32, 65, 192) + per_image).shape))
-try:
-    torch.zeros(20, 65, 192) + per_image
-except RuntimeError as error:
-    print("last batch:", str(error).partition(" at ")[0])
 
 # %%
 checks.progress()

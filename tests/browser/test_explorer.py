@@ -617,6 +617,8 @@ def test_in_jupyterlab(browser, lab, tmp_path):
     says(page, reads("layer 2, head 1", attention[1, 1, 0], 0), which=1)
 
     explorers = page.locator(".vitlib-explorer")
+    # The keys stop on their way up; this is for a JupyterLab that is told to listen on the way down.
+    assert explorers.first.get_attribute("data-lm-suppress-shortcuts") == "true"
     assert explorers.first.get_attribute("data-theme") == "light"
     page.evaluate(
         "() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})"

@@ -253,8 +253,11 @@ def check_count_parameters(answer):
 
 
 def random_sizes():
-    """Sizes in the order of the exercises: N, P, C, K, D, L. D is a multiple of 4, for heads."""
-    limits = [(30, 60), (5, 9), (2, 4), (11, 29), (10, 20), (3, 5)]
+    """Sizes in the order of the exercises: N, P, C, K, D, L. D is a multiple of 4, for heads.
+
+    T lies between D and 2·D: were it one of these, two different mistakes would give the same number.
+    """
+    limits = [(90, 110), (5, 9), (2, 4), (11, 29), (15, 20), (3, 5)]
     sizes = [at_random(*ends) for ends in limits]
     sizes[4] *= 4
     return sizes
