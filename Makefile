@@ -5,13 +5,14 @@ BIN := .venv/bin
 LAB_READY := $(or $(wildcard .venv/ready-test),.venv/ready-lab)
 OLD_PYTHON := This needs Python 3.11 or newer. With a newer one beside it, name it, as in: make lab PYTHON=python3.12
 
-.PHONY: help lab test notebooks clean
+.PHONY: help lab test notebooks html clean
 .NOTPARALLEL:
 
 help:
 	@echo "make lab        open the lessons in JupyterLab, as copies in my_notebooks/ that are yours to change"
 	@echo "make test       test the package and run every notebook; one file: make test ARGS=tests/test_vit.py"
 	@echo "make notebooks  build notebooks/*.ipynb from notebooks/src/*.py; one: make notebooks ARGS=00_start_here"
+	@echo "make html       write the lessons as web pages into build/html/, for reading without Python"
 	@echo "make clean      remove the environment (.venv); your notebooks stay"
 	@echo "Each makes the environment that it needs, once."
 
@@ -23,6 +24,9 @@ test: .venv/ready-test
 
 notebooks: .venv/ready-test
 	$(BIN)/python tools/build_notebooks.py $(ARGS)
+
+html: .venv/ready-test
+	$(BIN)/python tools/build_html.py $(ARGS)
 
 clean:
 	rm -rf .venv

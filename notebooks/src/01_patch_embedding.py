@@ -11,8 +11,8 @@
 # - turn the weights of a linear layer into those of a convolution, and say why that works;
 # - count the parameters of a patch embedding by hand.
 #
-# 35 minutes to read · under 30 seconds to run · needs the idea of patches and tokens from
-# [00 Start here](00_start_here.ipynb), and `Conv2d` and tensor shapes from PyTorch
+# 35 minutes to read, 38 for the exercises · under 30 seconds to run · needs the idea of patches and tokens
+# from [00 Start here](00_start_here.ipynb), and `Conv2d` and tensor shapes from PyTorch
 
 # %% [markdown]
 # ## What are the words of a picture?

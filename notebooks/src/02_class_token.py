@@ -11,8 +11,8 @@
 # - explain how a vector that is the same for all images comes to tell them apart;
 # - compare it with the mean of the patch tokens by measurement, and say what the result depends on.
 #
-# 30 minutes to read · under 45 seconds to run · needs patch tokens of shape (B, N, D) from
-# [01 Patch embedding](01_patch_embedding.ipynb)
+# 30 minutes to read, 20 for the exercises · under 45 seconds to run · needs patch tokens of shape (B, N, D)
+# from [01 Patch embedding](01_patch_embedding.ipynb)
 
 # %% [markdown]
 # ## From which token would you decide?

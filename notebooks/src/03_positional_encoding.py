@@ -11,9 +11,8 @@
 # - take positions from one picture size to another, and say which row must stay as it is;
 # - say how much positions bring, and how much it matters which, with numbers.
 #
-# 30 minutes to read · under 30 seconds to run · needs patch tokens from
-# [01 Patch embedding](01_patch_embedding.ipynb) and the class token from
-# [02 Class token](02_class_token.ipynb)
+# 30 minutes to read, 36 for the exercises · under 30 seconds to run · needs patch tokens from [01 Patch
+# embedding](01_patch_embedding.ipynb) and the class token from [02 Class token](02_class_token.ipynb)
 
 # %% [markdown]
 # ## Is this the same picture?

@@ -11,8 +11,9 @@
 # - write DropPath, and a stack of blocks that you prove equal to PyTorch's;
 # - count the parameters of a block on paper.
 #
-# 45 minutes to read · under 1 minute to run · needs attention from [04 Attention](04_attention.ipynb); the
-# experiments also use tokens, class token and positions from lessons 01 to 03
+# 45 minutes to read, 33 for the exercises · under 1 minute to run · needs attention from [04
+# Attention](04_attention.ipynb); the experiments also use tokens, class token and positions from lessons 01
+# to 03
 
 # %% [markdown]
 # ## Is attention not enough?

@@ -11,7 +11,7 @@
 # - count the parameters and FLOPs of any ViT on paper, and notice when a counting tool is wrong;
 # - prove that two implementations are the same model, and notice when such a proof proves nothing.
 #
-# 45 minutes to read · under 1 minute to run · needs the pieces from [01 Patch
+# 45 minutes to read, 43 for the exercises · under 1 minute to run · needs the pieces from [01 Patch
 # embedding](01_patch_embedding.ipynb), [02 Class token](02_class_token.ipynb), [03 Positional
 # encoding](03_positional_encoding.ipynb), [04 Attention](04_attention.ipynb) and [05 Encoder
 # block](05_encoder_block.ipynb)

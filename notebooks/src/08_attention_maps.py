@@ -11,10 +11,10 @@
 # - test a map against chance, against an untrained model, and by painting over what it points at;
 # - name three things that an attention map does not tell.
 #
-# 45 minutes to read · under 1 minute to run · needs attention from lesson [04](04_attention.ipynb): a token's
-# query is compared with every token's key, and a softmax turns the scores into the shares that it takes from
-# each. Each layer does this several times side by side, each time with weights of its own: these are its
-# **heads**
+# 45 minutes to read, 30 for the exercises · under 1 minute to run · needs attention from lesson
+# [04](04_attention.ipynb): a token's query is compared with every token's key, and a softmax turns the
+# scores into the shares that it takes from each. Each layer does this several times side by side, each time
+# with weights of its own: these are its **heads**
 
 # %% [markdown]
 # ## Where does it look?
@@ -787,6 +787,9 @@ for name, matrix in (("without keepdim", wrong), ("with keepdim", good)):
 # %%
 corner = torch.tensor([0, 0, 0, 1, 0, 0, 0, 0])
 attention_maps.to_grid(corner, (2, 4)), attention_maps.to_grid(corner, (4, 2))
+
+# %%
+checks.progress()
 
 # %% [markdown]
 # ## Recap
