@@ -4,12 +4,13 @@
                                                  it was stopped
 
 Two questions about the same pictures: what is drawn (the ten shapes), and where (which quarter of the picture
-holds the middle of the shape). One seed of "where" is trained for a few passes only, too, which the lesson
-repeats live.
+holds the middle of the shape). "where" is trained for a few passes only, too; the lesson repeats one of these
+runs live.
 """
 
 import json
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -22,9 +23,9 @@ from vitlib.training import TrainingConfig, train
 CONFIG = {
     "pictures": {"train": 2000, "test": 2000},  # of vitlib.data.shapes
     "model": {"image_size": 32, "embed_dim": 64, "depth": 2, "num_heads": 4, "mlp_ratio": 2},
-    "training": {"epochs": 10, "batch_size": 32, "learning_rate": 3e-3, "muon_learning_rate": 0.02,
-                 "augment": False, "evaluations": 1, "precision": "fp32", "device": "cpu",
-                 "mean": SHAPES_MEAN, "std": SHAPES_STD},
+    "training": asdict(TrainingConfig(
+        epochs=10, batch_size=32, learning_rate=3e-3, muon_learning_rate=0.02, augment=False, evaluations=1,
+        precision="fp32", device="cpu", mean=SHAPES_MEAN, std=SHAPES_STD)),  # each seed replaces its seed
     "short_epochs": 3,
     "patch_size": {"where": 8, "what": 4},
     "positional": ["none", "learned", "sincos1d", "sincos2d"],
@@ -52,10 +53,21 @@ def accuracy_of(question, positional, seed, epochs, train_data, test_data):
         num_classes=len(train_data.classes),
         positional=positional,
     )
-    config = TrainingConfig(**CONFIG["training"] | {"epochs": epochs}, seed=seed)
+    config = TrainingConfig(**CONFIG["training"] | {"epochs": epochs, "seed": seed})
     with tempfile.TemporaryDirectory() as directory:
         result = train(model, train_data, test_data, config, directory)
     return result.history[-1]["validation_accuracy"]
+
+
+def jobs():
+    """All the runs, in the order in which they are made."""
+    lengths = [(question, CONFIG["training"]["epochs"]) for question in CONFIG["patch_size"]]
+    return [
+        {"question": question, "positional": positional, "seed": seed, "epochs": epochs}
+        for seed in SEEDS
+        for question, epochs in [*lengths, ("where", CONFIG["short_epochs"])]
+        for positional in CONFIG["positional"]
+    ]
 
 
 def main():
@@ -63,24 +75,14 @@ def main():
     data = {"where": [ask_where(part) for part in what], "what": what}
     config = json.loads(json.dumps(CONFIG))  # as JSON gives it back: pairs are lists
     stored = json.loads(STORED.read_text()) if STORED.exists() else {}
-    if stored.get("config") != config:
-        stored = {"config": config, "seeds": SEEDS, "runs": []}
-    jobs = [
-        {"question": question, "positional": positional, "seed": seed, "epochs": CONFIG["training"]["epochs"]}
-        for seed in SEEDS
-        for question in CONFIG["patch_size"]
-        for positional in CONFIG["positional"]
-    ]
-    jobs += [
-        {"question": "where", "positional": positional, "seed": SEEDS[0], "epochs": CONFIG["short_epochs"]}
-        for positional in CONFIG["positional"]
-    ]
-    done = [{name: run[name] for name in jobs[0]} for run in stored["runs"]]
-    for job in jobs:
+    runs = stored["runs"] if stored.get("config") == config else []
+    stored = {"config": config, "seeds": SEEDS, "runs": runs}
+    done = [{name: value for name, value in run.items() if name != "accuracy"} for run in runs]
+    for job in jobs():
         if job not in done:
             train_data, test_data = data[job["question"]]
             accuracy = accuracy_of(**job, train_data=train_data, test_data=test_data)
-            stored["runs"].append(job | {"accuracy": round(accuracy, 4)})
+            runs.append(job | {"accuracy": round(accuracy, 4)})
             write_whole(STORED, (json.dumps(stored, indent=1) + "\n").encode())
 
 

@@ -1,12 +1,16 @@
 """Checks of lesson 03: usual mistakes are refused in words that help, right answers pass however written."""
 
+import json
+import runpy
+
+import build_notebooks
 import pytest
 import torch
 from einops import rearrange, repeat
 from torch import nn
 from torch.nn.functional import interpolate
 
-from vitlib import checks
+from vitlib import checks, results
 from vitlib.checks import TODO
 from vitlib.checks import positional_encoding as lesson
 from vitlib.class_token import ClassToken
@@ -70,6 +74,11 @@ def in_place(self, tokens):
     return tokens
 
 
+def in_place_on_the_input(self, tokens):
+    tokens += self.positions[:, 1:]
+    return torch.cat([(self.token + self.positions[:, :1]).expand(len(tokens), -1, -1), tokens], dim=1)
+
+
 def by_pieces(self, tokens):
     first = self.token + self.positions[:1]
     rest = torch.stack([tokens[:, i] + self.positions[i + 1] for i in range(tokens.shape[1])], dim=1)
@@ -129,6 +138,23 @@ WRONG_TOKENS = {
         lambda n, d: nn.Parameter(torch.zeros(1, n + 9, d)),
     ),
     "not a module": lambda n, d: in_front,
+    "it is of type tuple": tokens_with_positions(lambda self, x: (right_sum(self, x), self.positions)),
+    "it is of type torch.float64": tokens_with_positions(lambda self, x: right_sum(self, x).double()),
+    "changes the tensor that it is given": tokens_with_positions(in_place_on_the_input),
+    "no gradient reaches token.": tokens_with_positions(
+        lambda self, x: torch.cat([self.token.data.expand(len(x), -1, -1), x], dim=1) + self.positions
+    ),
+    "no gradient reaches positions": tokens_with_positions(
+        lambda self, x: in_front(self, x) + self.positions.detach()
+    ),
+    "no gradient flows": tokens_with_positions(torch.no_grad()(right_sum)),
+    "should have shape (1, ": tokens_with_positions(lambda self, x: right_sum(self, x).squeeze()),
+}
+WRONG_TOKENS |= {  # some fit the check's first batch, by chance
+    f"positions has shape ({images}, ": tokens_with_positions(
+        right_sum, lambda n, d, images=images: nn.Parameter(torch.zeros(images, n + 1, d))
+    )
+    for images in range(2, 6)
 }
 WRONG_TOKENS["every image gets the same"] = tokens_with_positions(
     right_sum, lambda n, d: nn.Parameter(torch.zeros(n + 1, 1, d))
@@ -197,6 +223,7 @@ WRONG_SINCOS = {
     "different frequencies": every_column_its_own,
     "counts the columns": lambda n, d: every_column_its_own(n, d, 2),
     "of type list": lambda n, d: waves(angles(n, d)).tolist(),
+    "of type torch.float64": lambda n, d: sincos_1d(n, d).double(),
 }
 RIGHT_SINCOS = {"complex numbers": by_complex_numbers, "exp and log": by_exp_and_log}
 
@@ -246,7 +273,14 @@ def one_number_at_a_time(e, old, new):
     return torch.cat((e[0, :1], torch.stack(grown, dim=1)))[None]
 
 
+def zeroed_after(embedding, old, new):
+    result = resize_positional_embedding(embedding, old, new)
+    embedding.zero_()
+    return result
+
+
 WRONG_RESIZE = {
+    "changes the tensor that it is given": zeroed_after,
     "lost": lambda e, old, new: patches_resized(e[:, 1:], old, new),
     "stands last": lambda e, old, new: torch.cat([patches_resized(e[:, 1:], old, new), e[:, :1]], dim=1),
     "took the last row": lambda e, old, new: torch.cat(
@@ -346,7 +380,29 @@ class OnePerPatch(LearnedPositionalEncoding):
         super().__init__(1 + grid[0] * grid[1], embed_dim)
 
 
+def in_place_by_axis(self, tokens):
+    tokens += torch.cat([self.first, side_by_side(self.rows, self.columns, self.grid)])
+    return tokens
+
+
+def another_forward(forward):
+    return type("Answer", (by_axis(side_by_side),), {"forward": forward})
+
+
 WRONG_AXES = {
+    "it is of type list": another_forward(lambda self, x: by_axis(side_by_side).forward(self, x).tolist()),
+    "it is of type torch.float64": another_forward(
+        lambda self, x: by_axis(side_by_side).forward(self, x).double()
+    ),
+    "changes the tensor that it is given": another_forward(in_place_by_axis),
+    "no gradient reaches rows": by_axis(lambda rows, *rest: side_by_side(rows.detach(), *rest)),
+    "no gradient flows": another_forward(torch.no_grad()(by_axis(side_by_side).forward)),
+    "no gradient reaches the tokens": another_forward(
+        lambda self, x: by_axis(side_by_side).forward(self, x.detach())
+    ),
+    "should have shape (1, ": another_forward(
+        lambda self, x: by_axis(side_by_side).forward(self, x).squeeze()
+    ),
     "repeat and repeat_interleave": by_axis(
         lambda rows, columns, grid: torch.cat(
             [rows.repeat(grid[1], 1), columns.repeat_interleave(grid[0], dim=0)], dim=1
@@ -428,10 +484,17 @@ def stub(name, result):
 
 
 @pytest.mark.parametrize("name", WRONG)
-@pytest.mark.parametrize("unfilled", [TODO, None, ...], ids=str)
+@pytest.mark.parametrize("unfilled", [TODO, ...], ids=str)
 def test_an_unfilled_stub_is_not_done_yet(capsys, name, unfilled):
     printed, accepted = verdict(capsys, stub(name, unfilled), name)
     assert printed.startswith("[todo]") and not accepted, printed
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_missing_return_is_told(capsys, name):
+    """Fails where a learner who has worked is told that nothing was begun."""
+    printed, accepted = verdict(capsys, stub(name, None), name)
+    assert printed.startswith("[not yet]") and "Does it end with return?" in printed and not accepted
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -443,6 +506,16 @@ def test_an_exception_is_reported_with_the_learners_line(capsys, name):
 
     printed, accepted = verdict(capsys, answer, name)
     assert printed.startswith("[not yet]") and "torch.zeros(7).reshape(13)" in printed and not accepted
+
+
+def test_the_stored_runs_are_those_of_the_script():
+    """Fails where the script's settings changed and it was not run again, or where a run is missing."""
+    script = runpy.run_path(str(build_notebooks.ROOT / "experiments" / "positional_encoding.py"))
+    stored = results.load("positional_encoding")
+    assert stored["config"] == json.loads(json.dumps(script["CONFIG"]))  # pairs are lists in JSON
+    assert stored["seeds"] == script["SEEDS"]
+    runs = [{name: value for name, value in run.items() if name != "accuracy"} for run in stored["runs"]]
+    assert sorted(map(str, runs)) == sorted(map(str, script["jobs"]()))
 
 
 def test_the_independent_formulations_agree_with_vitlib():

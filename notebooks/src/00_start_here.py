@@ -26,6 +26,8 @@ import torch
 import torchvision
 
 import vitlib
+from vitlib import checks
+from vitlib.checks import TODO
 from vitlib.training import pick_device
 
 print("Python     ", platform.python_version())
@@ -156,9 +158,6 @@ print("parameters  ", f"{sum(p.numel() for p in model.parameters()):,}")
 # </details>
 
 # %% tags=["exercise"]
-from vitlib import checks
-from vitlib.checks import TODO
-
 num_patches = TODO  # your answer here
 
 checks.value("number of patches", num_patches)

@@ -28,7 +28,8 @@
 import torch
 from skimage.data import chelsea
 
-from vitlib import plots
+from vitlib import checks, plots
+from vitlib.checks import TODO
 from vitlib.data import fit_picture
 from vitlib.figures.patch_embedding import cut_pictures, patch_as_row
 
@@ -73,10 +74,6 @@ for side, patch in ((224, 1), (224, 32), (224, 16), (224, 14), (384, 16), (32, 4
 # </details>
 
 # %% tags=["exercise"]
-from vitlib import checks
-from vitlib.checks import TODO
-
-
 def num_patches(image_size, patch_size):
     """(height, width), (height, width) -> the number of patches"""
     return TODO  # your code here

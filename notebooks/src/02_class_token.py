@@ -24,7 +24,8 @@
 # %%
 import torch
 
-from vitlib import plots
+from vitlib import checks, plots
+from vitlib.checks import TODO
 from vitlib.data import shapes
 from vitlib.figures.class_token import numbered_patches
 
@@ -98,9 +99,6 @@ plots.show(
 # </details>
 
 # %% tags=["exercise"]
-from vitlib import checks
-from vitlib.checks import TODO
-
 token_shape = TODO  # your answer here
 
 checks.value("shape with a class token", token_shape)
@@ -458,7 +456,8 @@ for setting in config["settings"]:
 # Before you say that one design is better than another: give each its own learning rate, take several seeds,
 # and say how long you trained.
 #
-# **Try one of the thirty yourself.** The same seed and the same settings, here and now.
+# **Try one of the thirty yourself:** the mean, the first setting, seed 0, here and now. If all goes as it did
+# then, it comes out near its stored number and near no other of the thirty.
 
 # %%
 import tempfile
@@ -466,15 +465,16 @@ import tempfile
 from vitlib.training import TrainingConfig, train
 
 torch.manual_seed(0)
-model = vitlib.VisionTransformer(**config["model"], pool="class")
-settings = TrainingConfig(**config["training"], **config["settings"]["400 steps, rate × 4"], seed=0)
+model = vitlib.VisionTransformer(**config["model"], pool="mean")
+settings = TrainingConfig(**config["training"] | config["settings"]["400 steps"] | {"seed": 0})
 pictures = [shapes(split, number) for split, number in config["pictures"].items()]
 with tempfile.TemporaryDirectory() as directory:
     history = train(model, *pictures, settings, directory).history
 
 # %%
-here, there = history[-1]["validation_accuracy"], groups["400 steps, rate × 4: class token"][0]
-print(f"stored: {there:.1%}; here the same within 10 points: {abs(here - there) < 0.1}")
+here = history[-1]["validation_accuracy"]
+close = [run for run in stored["runs"] if abs(run["accuracy"] - here) < 0.015]
+print("within 1.5 points of ours:", *close)
 
 # %% [markdown]
 # And what if you take the trained model from above, which learned with a class token, and feed its classifier

@@ -29,8 +29,12 @@ from skimage.data import chelsea
 from torch import nn
 
 import vitlib
-from vitlib import plots
+from vitlib import checks, plots
+from vitlib.checks import TODO
+from vitlib.checks import vit as answers
 from vitlib.data import fit_picture, normalize
+from vitlib.encoder import EncoderBlock
+from vitlib.patch_embedding import PatchEmbedding
 
 # %%
 checkpoint = vitlib.load("cifar10")
@@ -130,13 +134,6 @@ plots.show(
 # </details>
 
 # %% tags=["exercise"]
-from vitlib import checks
-from vitlib.checks import TODO
-from vitlib.checks import vit as answers
-from vitlib.encoder import EncoderBlock
-from vitlib.patch_embedding import PatchEmbedding
-
-
 class SmallViT(nn.Module):
     """Shapes: images (B, C, H, W) -> logits (B, num_classes)."""
 
@@ -892,13 +889,13 @@ for side, products, others in zip(sides, square, rest):
     print(f"{side:5} pixels: T×T products are {products / (products + others):4.0%} of the work")
 lines = {"T×T products": (sides, square), "everything else": (sides, rest)}
 plots.show(
-    plots.line_chart(lines, "side of the picture (pixels)", "multiply-adds (billions)", yscale="log"),
-    alt="Two rising lines. That of the T×T products is steeper and crosses the other near 1100 pixels.",
+    plots.line_chart(lines, "side of the picture (pixels)", "multiply-adds (billions)", "log", "log"),
+    alt="Two straight lines; that of the T×T products is twice as steep, and crosses the other near 1100.",
 )
 
 # %% [markdown]
-# *Figure: work of ViT-B/16 against the side of the picture; the vertical axis is logarithmic. The steeper
-# line is quadratic in the number of tokens, the other linear.*
+# *Figure: work of ViT-B/16 against the side of the picture, both axes logarithmic. The steeper line is
+# quadratic in the number of tokens, the other linear.*
 #
 # They are equal at T = 6·D. For a width of 768 that is 4608 tokens, a picture of about 1086×1086 pixels.
 # Below it, whoever wants a cheaper ViT should look at the MLP and at the number of tokens first.

@@ -26,7 +26,8 @@ import torch
 from skimage.data import chelsea
 
 import vitlib
-from vitlib import attention_maps, plots
+from vitlib import attention_maps, checks, plots
+from vitlib.checks import TODO
 from vitlib.data import fit_picture, normalize
 
 photo = fit_picture(chelsea(), 288)  # uint8 (3, 288, 288), for you
@@ -145,10 +146,6 @@ torch.allclose(weights, attention[0], atol=1e-5)
 # </details>
 
 # %% tags=["exercise"]
-from vitlib import checks
-from vitlib.checks import TODO
-
-
 def class_attention(attention):
     """depth x (B, num_heads, T, T) -> (B, depth, num_heads, N)"""
     return TODO  # your code here
