@@ -667,14 +667,15 @@ with tempfile.TemporaryDirectory() as directory:
     run = train(model, train_data, test_data, short, directory)
 
 # %% [markdown]
-# The stored results of the same short training, the lowest and the highest of five seeds, and whether ours
-# came out as it did there:
+# The stored results of the same short training, the lowest and the highest of five seeds, and whether ours is
+# like those with 2-D sines. (To the digit it need not be: another processor rounds otherwise, and early in a
+# training small differences grow.)
 
 # %%
 stored_short = accuracies(stored, "where", 3)
 print("  ".join(f"{name} {min(runs):.2f}–{max(runs):.2f}" for name, runs in stored_short.items()))
 live = run.history[-1]["validation_accuracy"]
-print("live and stored differ by less than 0.05:", abs(live - stored_short["2-D sin-cos"][0]) < 0.05)
+print("ours is above every run with learned positions:", live > max(stored_short["learned"]) + 0.1)
 
 # %% [markdown]
 # After 186 steps the sines are far above guessing and the learned positions still guess, with every seed.

@@ -14,7 +14,7 @@
 # 45 minutes to read, 30 for the exercises · under 1 minute to run · needs attention from lesson
 # [04](04_attention.ipynb): a token's query is compared with every token's key, and a softmax turns the
 # scores into the shares that it takes from each. Each layer does this several times side by side, each time
-# with weights of its own: these are its **heads**
+# with weights of its own: these are its **heads**.
 
 # %% [markdown]
 # ## Where does it look?

@@ -1,18 +1,5 @@
-"""The attention explorer in a real browser: the numbers of the tensor, by pointer, keys and touch.
+"""The attention explorer in a real browser: the numbers of the tensor, by pointer, keys and touch."""
 
-Needs Playwright (pip install playwright) and a Chromium (Debian: apt install chromium).
-"""
-
-import json
-import os
-import secrets
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from pathlib import Path
 
 import build_html
@@ -26,13 +13,7 @@ from conftest import same_text
 from vitlib import attention_maps
 from vitlib.explorer import Explorer
 
-playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright: pip install playwright")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt install chromium, or the like")
-
 ROOT = Path(__file__).resolve().parents[2]
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync", "--no-first-run"]  # fmt: skip
 ROWS, COLUMNS, DEPTH, HEADS = 2, 3, 3, 2  # neither square nor as deep as wide
 T = 1 + ROWS * COLUMNS
 
@@ -93,29 +74,9 @@ def is_read(where, matrix, token):
 # --- the page -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-def watched(context):
-    """A page that notes errors and what it asks for from elsewhere."""
-    page = context.new_page()
-    page.trouble = []
-    page.on("pageerror", lambda error: page.trouble.append(str(error)))
-    page.on("console", lambda message: message.type == "error" and page.trouble.append(message.text))
-    here = ("file:", "data:", "blob:", "http://127.0.0.1:", "ws://127.0.0.1:")
-    page.on("request", lambda request: request.url.startswith(here) or page.trouble.append(request.url))
-    return page
-
-
 @pytest.fixture
-def open_page(browser, tmp_path):
-    """Open explorers as an exported page, from a file, without a kernel. No error, no request is allowed."""
-    pages = []
+def open_page(new_page, tmp_path):
+    """Open explorers as an exported page, from a file, without a kernel."""
 
     def open_page(*explorers, width=1280, **options):
         notebook = nbformat.v4.new_notebook()
@@ -126,16 +87,11 @@ def open_page(browser, tmp_path):
         state = dependency_state(explorers, drop_defaults=False)
         notebook.metadata["widgets"] = {build_html.STATE: {"state": state}}
         (tmp_path / "page.html").write_text(build_html.to_html(notebook, "page"), encoding="utf-8")
-        context = browser.new_context(viewport={"width": width, "height": 1400}, **options)
-        page = watched(context)
-        pages.append(page)
+        page = new_page(viewport={"width": width, "height": 1400}, **options)
         page.goto((tmp_path / "page.html").as_uri())
         return page
 
-    yield open_page
-    for page in pages:
-        assert page.trouble == []
-        page.context.close()
+    return open_page
 
 
 def readout(page, which=0):
@@ -513,7 +469,7 @@ def small_model():
     return torch.stack(names["checkpoint"].attention(names["images"]), dim=1)
 
 
-def test_a_lesson_is_exported_alive(browser, tmp_path, monkeypatch):
+def test_a_lesson_is_exported_alive(new_page, tmp_path, monkeypatch):
     """A page without its data or its script; formulas, pictures or scripts that come from elsewhere."""
     monkeypatch.setattr(build_html, "NOTEBOOKS", tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -531,72 +487,22 @@ def test_a_lesson_is_exported_alive(browser, tmp_path, monkeypatch):
     assert (tmp_path / "01_small.ipynb").read_bytes() == before
     html = (tmp_path / "out" / "01_small.html").read_text(encoding="utf-8")
     assert "cdnjs" not in html and "<script src" not in html and "unpkg" not in html
-    page = watched(browser.new_context(java_script_enabled=True, offline=True))
+    page = new_page(offline=True)
     page.goto((tmp_path / "out" / "01_small.html").as_uri())
     says(page, reads("layer 3, head 1", small_model()[0, 2, 0], 0))
     assert page.locator("math").count() == 2
     assert page.locator("math[display=block] mfrac").count() == 1
     assert page.locator("a[href='02_class_token.html']").count() == 1
     assert not page.locator("details.solution pre").first.is_visible()
-    assert page.trouble == []
-    page.context.close()
 
 
-@pytest.fixture
-def lab(tmp_path):
-    """JupyterLab on loopback, on a free port, with settings of its own: its address, with the token."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    token = secrets.token_hex(16)
-    tracker = tmp_path / "settings" / "@jupyterlab" / "notebook-extension" / "tracker.jupyterlab-settings"
-    tracker.parent.mkdir(parents=True)
-    tracker.write_text(json.dumps({"windowingMode": "none"}))  # or cells out of sight are not drawn
-    folders = {
-        name: str(tmp_path / name.lower())
-        for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTERLAB_WORKSPACES_DIR", "IPYTHONDIR")
-    }
-    command = [
-        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1",
-        f"--ServerApp.port={port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={token}",
-        f"--ServerApp.root_dir={tmp_path}", "--LabApp.expose_app_in_browser=True", "--LabApp.news_url=",
-    ]  # fmt: skip
-    environment = os.environ | folders | {
-        "JUPYTERLAB_SETTINGS_DIR": str(tmp_path / "settings"), "PYTHONPATH": str(ROOT)
-    }  # fmt: skip
-    log = (tmp_path / "server.log").open("wb")
-    server = subprocess.Popen(
-        command, env=environment, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True
-    )
-    try:
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        for _ in range(300):
-            try:
-                opener.open(f"http://127.0.0.1:{port}/api?token={token}", timeout=5).close()
-                break
-            except OSError:
-                assert server.poll() is None, (tmp_path / "server.log").read_text()
-                time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}/lab/tree/NAME?reset&token={token}"
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)  # its kernels, too
-        server.wait(30)
-        log.close()
-
-
-def test_in_jupyterlab(browser, lab, tmp_path):
+def test_in_jupyterlab(lab, open_notebook):
     """Two explorers in one notebook, live: the tensor's numbers, the notebook's shortcuts, its themes."""
     sources = [SOURCE + "explore(checkpoint, images)", "explore(checkpoint, images.flip(0))", "print(1)"]
     cells = [nbformat.v4.new_code_cell(source) for source in sources]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), tmp_path / "two.ipynb")
-    page = watched(browser.new_context(viewport={"width": 1280, "height": 2400}))
-    page.set_default_timeout(120_000)
-    page.goto(lab.replace("NAME", "two.ipynb"))
-    page.wait_for_function("() => window.jupyterapp?.shell?.currentWidget?.content?.model")
-    page.wait_for_function(
-        "() => window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'"
-    )
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), lab.folder / "two.ipynb")
+    page = open_notebook("two.ipynb", viewport={"width": 1280, "height": 2400})
     page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-all-cells')")
     page.locator(".vitlib-explorer").nth(1).wait_for()
     attention = small_model()
@@ -625,5 +531,3 @@ def test_in_jupyterlab(browser, lab, tmp_path):
     )
     page.wait_for_function("() => document.body.dataset.jpThemeLight === 'false'")
     assert explorers.first.get_attribute("data-theme") == "dark"
-    assert page.trouble == []
-    page.context.close()
