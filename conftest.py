@@ -21,8 +21,8 @@ NOISE = 2e-6
 # A number with a decimal point or an exponent that is not a part of a word, a version or a file name.
 DECIMAL = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][-+]?\d+)?(?![\w]|\.\d)")
 
-# The kernels inherit these: the vitlib of this folder, not an installed one; and a training run of seconds, in
-# a folder of its own, so that it neither finds nor leaves a run, or what a learner has solved.
+# The kernels inherit these: the vitlib of this folder, not an installed one; and a training run of seconds,
+# in a folder of its own, so that it neither finds nor leaves a run, or what a learner has solved.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
 )

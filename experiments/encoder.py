@@ -19,7 +19,8 @@ from vitlib.patch_embedding import PatchEmbedding
 from vitlib.positional_encoding import LearnedPositionalEncoding
 
 CONFIG = {"depth": 12, "embed_dim": 48, "num_heads": 4, "patch_size": 8, "pictures": 4000, "batch_size": 32,
-          "steps": 240, "learning_rate": 1e-3, "warmup_steps": 80, "every": 20}  # fmt: skip
+          "steps": 240, "optimizer": "AdamW", "learning_rate": 1e-3, "weight_decay": 0.01, "warmup_steps": 80,
+          "every": 20, "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}  # fmt: skip
 SEEDS = [0, 1, 2]
 KINDS = ["pre-norm", "post-norm", "post-norm, warm-up"]
 STORED = Path(__file__).parents[1] / "vitlib" / "results" / "encoder.json"
@@ -48,7 +49,9 @@ def train(kind, seed, images, labels):
     torch.manual_seed(seed)
     names = ("depth", "embed_dim", "num_heads", "patch_size")
     model = make_model(kind == "pre-norm", **{name: CONFIG[name] for name in names})
-    optimizer = torch.optim.AdamW(model.parameters(), CONFIG["learning_rate"])
+    optimizer = getattr(torch.optim, CONFIG["optimizer"])(
+        model.parameters(), CONFIG["learning_rate"], weight_decay=CONFIG["weight_decay"]
+    )
     warmup = CONFIG["warmup_steps"] if "warm-up" in kind else 1
     losses = []
     for step in range(CONFIG["steps"]):
@@ -65,10 +68,11 @@ def train(kind, seed, images, labels):
 
 def main():
     data = shapes("train", CONFIG["pictures"])
-    images = normalize(data.images, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    images = normalize(data.images, CONFIG["mean"], CONFIG["std"])
     stored = json.loads(STORED.read_text()) if STORED.exists() else {}
     if stored.get("config") != CONFIG:
-        stored = {"config": CONFIG, "seeds": SEEDS, "losses": {kind: {} for kind in KINDS}}
+        stored = {"config": CONFIG, "losses": {kind: {} for kind in KINDS}}
+    stored["seeds"] = SEEDS
     for seed in SEEDS:
         for kind in KINDS:
             if str(seed) not in stored["losses"][kind]:

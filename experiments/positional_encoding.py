@@ -4,11 +4,13 @@
                                                  it was stopped
 
 Two questions about the same pictures: what is drawn (the ten shapes), and where (which quarter of the picture
-holds the middle of the shape).
+holds the middle of the shape). "where" is trained for a few passes only, too; the lesson repeats one of these
+runs live.
 """
 
 import json
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -21,9 +23,10 @@ from vitlib.training import TrainingConfig, train
 CONFIG = {
     "pictures": {"train": 2000, "test": 2000},  # of vitlib.data.shapes
     "model": {"image_size": 32, "embed_dim": 64, "depth": 2, "num_heads": 4, "mlp_ratio": 2},
-    "training": {"epochs": 10, "batch_size": 32, "learning_rate": 3e-3, "muon_learning_rate": 0.02,
-                 "flip": False, "shift": 0, "evaluations": 1, "precision": "fp32", "device": "cpu",
-                 "mean": SHAPES_MEAN, "std": SHAPES_STD},
+    "training": asdict(TrainingConfig(
+        epochs=10, batch_size=32, learning_rate=3e-3, muon_learning_rate=0.02, flip=False, shift=0,
+        evaluations=1, precision="fp32", device="cpu", mean=SHAPES_MEAN, std=SHAPES_STD)),  # each seed replaces its seed
+    "short_epochs": 3,
     "patch_size": {"where": 8, "what": 4},
     "positional": ["none", "learned", "sincos1d", "sincos2d"],
 }  # fmt: skip
@@ -41,7 +44,7 @@ def ask_where(data):
     return ImageData(data.images, labels, ["upper left", "upper right", "lower left", "lower right"])
 
 
-def accuracy_of(question, positional, seed, train_data, test_data):
+def accuracy_of(question, positional, seed, epochs, train_data, test_data):
     """Build and train one model; its accuracy on the test pictures."""
     torch.manual_seed(seed)
     model = VisionTransformer(
@@ -50,10 +53,21 @@ def accuracy_of(question, positional, seed, train_data, test_data):
         num_classes=len(train_data.classes),
         positional=positional,
     )
-    config = TrainingConfig(**CONFIG["training"], seed=seed)
+    config = TrainingConfig(**CONFIG["training"] | {"epochs": epochs, "seed": seed})
     with tempfile.TemporaryDirectory() as directory:
         result = train(model, train_data, test_data, config, directory)
     return result.history[-1]["validation_accuracy"]
+
+
+def jobs():
+    """All the runs, in the order in which they are made."""
+    lengths = [(question, CONFIG["training"]["epochs"]) for question in CONFIG["patch_size"]]
+    return [
+        {"question": question, "positional": positional, "seed": seed, "epochs": epochs}
+        for seed in SEEDS
+        for question, epochs in [*lengths, ("where", CONFIG["short_epochs"])]
+        for positional in CONFIG["positional"]
+    ]
 
 
 def main():
@@ -61,17 +75,15 @@ def main():
     data = {"where": [ask_where(part) for part in what], "what": what}
     config = json.loads(json.dumps(CONFIG))  # as JSON gives it back: pairs are lists
     stored = json.loads(STORED.read_text()) if STORED.exists() else {}
-    if stored.get("config") != config:
-        stored = {"config": config, "seeds": SEEDS, "runs": []}
-    done = [(run["question"], run["positional"], run["seed"]) for run in stored["runs"]]
-    for seed in SEEDS:
-        for question in CONFIG["patch_size"]:
-            for positional in CONFIG["positional"]:
-                if (question, positional, seed) not in done:
-                    accuracy = accuracy_of(question, positional, seed, *data[question])
-                    run = {"question": question, "positional": positional, "seed": seed}
-                    stored["runs"].append(run | {"accuracy": round(accuracy, 4)})
-                    write_whole(STORED, (json.dumps(stored, indent=1) + "\n").encode())
+    runs = stored["runs"] if stored.get("config") == config else []
+    stored = {"config": config, "seeds": SEEDS, "runs": runs}
+    done = [{name: value for name, value in run.items() if name != "accuracy"} for run in runs]
+    for job in jobs():
+        if job not in done:
+            train_data, test_data = data[job["question"]]
+            accuracy = accuracy_of(**job, train_data=train_data, test_data=test_data)
+            runs.append(job | {"accuracy": round(accuracy, 4)})
+            write_whole(STORED, (json.dumps(stored, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """The frame of the exercise checks, and the check of lesson 00."""
 
+import statistics
+
 import pytest
 import torch
 
 from vitlib import checks
-from vitlib.checks import TODO, NotYet, check, equal
+from vitlib.checks import TODO, NotYet, check, equal, reached, unchanged
 
 
 def said(capsys):
@@ -75,10 +77,50 @@ def test_words_and_the_learners_line(capsys):
     assert "the line to show" in said(capsys)
 
 
+def test_nothing_given_back_is_no_open_exercise(capsys):
+    """A forgotten return, or a forward that is misspelt, taken for an exercise that was not begun."""
+    checks.use(lambda x: None, double)
+    assert "Does it end with return?" in said(capsys)
+    checks.use(torch.nn.Module(), double)
+    assert "[not yet] double" in (text := said(capsys)) and "forward" in text
+
+
+def test_an_answer_that_the_check_cannot_use(capsys, monkeypatch):
+    """The learner's code blamed for an error in the check; a line of the library shown as the learner's."""
+    monkeypatch.setitem(checks._checks, "wide", "{:,}".format)
+    checks.value("wide", "12")
+    assert "could not use what your code gives back: ValueError" in said(capsys)
+
+    def double():
+        return statistics.fmean([])  # the line to show
+
+    checks.use(lambda x: double(), double)
+    assert "your code stopped with" in (text := said(capsys)) and "the line to show" in text
+
+
+def test_changed_inputs_are_noticed():
+    """An answer that spoils the tensors of the cells below it."""
+    x = torch.ones(3)
+    assert torch.equal(unchanged(lambda x: x + 1, x), x + 1)
+    with pytest.raises(NotYet, match="changes the tensor"):
+        unchanged(lambda x: x.add_(1), x)
+    assert torch.equal(x, torch.ones(3))
+
+
+def test_gradients_that_do_not_arrive_are_noticed():
+    """An answer that looks right and can never learn."""
+    a, b = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    reached("it", a * b, {"a": a, "b": b})
+    for result, words in ((a * b.detach(), "reaches b"), ((a * b).detach(), "no gradient flows")):
+        with pytest.raises(NotYet, match=words):
+            reached("it", result, {"a": a, "b": b})
+
+
 def test_equal_says_what_is_wrong():
     """Another type, shape or value that passes."""
     want = torch.zeros(2)
-    for got, words in (([0, 0], "list"), (torch.zeros(3), "shape"), (torch.ones(2), "largest difference")):
+    for got, words in (([0, 0], "list"), (torch.zeros(3), "shape"), (torch.ones(2), "largest difference"),
+                       (want.double(), "float64")):  # fmt: skip
         with pytest.raises(NotYet, match=words):
             equal("it", got, want)
     equal("it", torch.full((2,), 1e-7), want)
@@ -94,15 +136,12 @@ def test_chance_is_the_learners_own(capsys):
 
 
 def test_progress(capsys, monkeypatch, tmp_path):
-    """A wrong answer that counts, a right one that is forgotten, a damaged file that stops it."""
+    """A wrong answer that counts, a right one that is forgotten."""
     monkeypatch.setenv("VITLIB_PROGRESS", str(tmp_path / "new"))
     checks.value("number of patches", 3)
     said(capsys)
     checks.progress()
     assert said(capsys) == "No exercise has been solved on this machine yet.\n"
-    for _ in range(2):
-        checks.value("number of patches", 196)
-        (tmp_path / "new/passed.json").write_text("{")
     checks.value("number of patches", 196)
     checks.value("number of patches", 3)  # tried again later: it has passed once
     said(capsys)

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from einops import einsum, rearrange
@@ -58,6 +59,7 @@ def toy_mistakes():
         "share of the grass": scores.softmax(dim=1)[1, 2],
         "class token's part is missing": scores.softmax(dim=1)[1, 2] * 8,
         "4 is not it": 4,
+        "nan is not it": math.nan,
         "expected one number": "five",
     }
 
@@ -112,6 +114,20 @@ def look_up_fused(q, k, v):
 def look_up_in_place(query, key, value):
     query /= query.shape[-1] ** 0.5
     return (weights := (query @ key.mT).softmax(-1)) @ value, weights
+
+
+def untrained(function):
+    """A right answer that no gradient passes."""
+    return torch.no_grad()(function)
+
+
+def by_numpy(function):
+    """An answer that leaves torch for NumPy: its numbers are right, but they come from nowhere."""
+    return lambda x, *more: torch.from_numpy(np.array(function(x.detach(), *more).numpy()))
+
+
+def doubled(function):
+    return lambda *inputs: tuple(part.double() for part in function(*inputs))
 
 
 def look_up_whole_softmax(q, k, v):
@@ -190,7 +206,11 @@ WRONG_LOOK_UP = {
     "give back 3.0.": lambda q, k, v: 3.0,
     "3 things": lambda q, k, v: (*attention(q, k, v), q),
     "weights should have shape": lambda q, k, v: (v, attention(q, k, v)[1].mean(1)),
-    "changes its inputs in place": look_up_in_place,
+    "changes the tensor that it is given": look_up_in_place,
+    "weights should be of type torch.float32": doubled(attention),
+    "no gradient flows": untrained(attention),
+    "no gradient reaches the key": lambda q, k, v: attention(q, k.detach(), v),
+    "not for (B, T, d). Count axes": lambda q, k, v: attention(q, k, v) if k.ndim != 3 else (v, v @ v.mT),
     "the largest difference": unfinished(torch.sigmoid),
 }
 
@@ -215,6 +235,9 @@ WRONG_SPLIT = {
     "a transpose before the view": lambda x, h: x.mT.reshape(len(x), h, x.shape[1], -1),
     "become one axis": lambda x, h: x.view(-1, h, x.shape[2] // h),
     "a tuple of": lambda x, h: x.chunk(h, dim=-1),
+    "should have shape (1, ": lambda x, h: split_by_slices(x, h).repeat(1 + (len(x) == 1), 1, 1, 1),
+    "no gradient flows": by_numpy(split_by_slices),
+    "changes the tensor that it is given": lambda x, h: split_by_slices(x.mul_(2) / 2, h),
     "belongs the number from [0, 0, 0]": lambda x, h: split_by_slices(x.flip(-1), h),
     "a number that is not in the input": lambda x, h: split_by_slices(x + 0.5, h),
 }
@@ -227,6 +250,8 @@ WRONG_MERGE = {
     "heads and tokens have become": lambda x: x.flatten(1, 2),
     "Use reshape": lambda x: x.transpose(1, 2).view(len(x), x.shape[2], -1),
     "a list of": lambda x: [x[:, 0], x[:, 1]],
+    "no gradient flows": untrained(lambda x: x.transpose(1, 2).flatten(2)),
+    "changes the tensor that it is given": lambda x: x.mul_(2).transpose(1, 2).flatten(2) / 2,
 }
 
 
@@ -288,7 +313,10 @@ WRONG_MASKED = {
     "not divided by √d.": masked(filled, scale=1),
     "down the columns": masked(lambda s, may_read: s.masked_fill(~may_read, -1e9), axis=-2),
     "Its opposite is ~may_read": masked(lambda scores, may_read: scores + (1 - may_read) * -1e9),
-    "changes may_read itself": mask_changed,
+    "changes the tensor that it is given": mask_changed,
+    "no gradient flows": untrained(masked(filled)),
+    "weights should be of type torch.float32": doubled(masked(filled)),
+    "not for (T, d). Count axes": lambda q, k, v, m: masked(filled)(q, k, v, m[None, None]),
     "give back only mixed": lambda *inputs: masked(filled)(*inputs)[0],
 }
 
@@ -334,6 +362,23 @@ def test_a_usual_mistake_is_named(capsys, name, words, answer):
         assert printed.startswith("[not yet]") and words in printed and not accepted, printed
 
 
+FIXED = [
+    ("look_up", lambda q, k, v: attention(q.view(2, *q.shape[1:]), k, v)),
+    ("split_heads", lambda x, h: x.view(2, 9, h, -1).transpose(1, 2)),
+    ("split_heads", lambda x, h: torch.stack([split_by_slices(x[i : i + 1], h)[0] for i in range(2)])),
+    ("merge_heads", lambda x: x.transpose(1, 2).reshape(2, 9, -1)),
+    ("merge_heads", lambda x: x.squeeze().transpose(-3, -2).flatten(-2)),
+]
+
+
+@pytest.mark.parametrize("name, answer", FIXED, ids=lambda value: value if isinstance(value, str) else "")
+def test_sizes_that_are_written_as_numbers_are_refused(capsys, name, answer):
+    """Fails where a check always asks with the same batch, length, depth or number of heads."""
+    for _ in range(5):
+        printed, accepted = verdict(capsys, answer, name)
+        assert printed.startswith("[not yet]") and not accepted, printed
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_a_right_answer_passes(capsys, name):
     """Fails where a check asks for one way to write it, or for more exact numbers than float32 gives."""
@@ -344,12 +389,18 @@ def test_a_right_answer_passes(capsys, name):
 
 
 @pytest.mark.parametrize("name", WRONG)
-@pytest.mark.parametrize("unfilled", [TODO, None, ..., (TODO, TODO)], ids=str)
+@pytest.mark.parametrize("unfilled", [TODO, ..., (TODO, TODO)], ids=str)
 def test_an_unfilled_stub_is_not_done_yet(capsys, name, unfilled):
     if isinstance(unfilled, tuple) and not name.endswith("look_up"):
         return
     printed, accepted = verdict(capsys, lambda *_: unfilled, name)
     assert printed.startswith("[todo]") and not accepted, printed
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_forgotten_return_is_named(capsys, name):
+    printed, accepted = verdict(capsys, lambda *_: None, name)
+    assert "Does it end with return?" in printed and not accepted, printed
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -1,5 +1,6 @@
 """Checks of lesson 05: usual mistakes are refused in words that help, right answers pass however written."""
 
+import json
 import runpy
 
 import build_notebooks
@@ -40,11 +41,17 @@ def norm_by_std(tokens, weight, bias, eps, unbiased=True):
 
 
 def norm_in_place(tokens, weight, bias, eps):
+    """In place, on the tensor that it was given: wrong. `own` makes it right."""
     tokens -= tokens.mean(dim=2, keepdim=True)
     tokens /= (tokens.pow(2).mean(dim=2, keepdim=True) + eps) ** 0.5
     tokens *= weight
     tokens += bias
     return tokens
+
+
+def own(function):
+    """The same on a copy of the tokens."""
+    return lambda tokens, *more: function(tokens.clone(), *more)
 
 
 def norm_in_loops(x, gamma, beta, e):
@@ -84,6 +91,10 @@ WRONG_LAYER_NORM = {
     "added to each other": lambda x, w, b, eps: functional.layer_norm(x, w.shape, eps=eps) * (w + b),
     "with keepdim=True": lambda x, w, b, eps: (x - x.mean(-1)) / (x.var(-1, False) + eps).sqrt() * w + b,
     "should have shape": lambda x, w, b, eps: norm_with()(x, w, b, eps)[0],
+    "changes the tensor that it is given": norm_in_place,
+    "no gradient flows": torch.no_grad()(norm_with()),
+    "no gradient reaches weight": lambda x, w, b, eps: norm_with()(x, w.detach(), b, eps),
+    "should be of type torch.float32": lambda *inputs: norm_with()(*inputs).double(),
 }
 
 
@@ -156,6 +167,14 @@ WRONG_DROP_PATH = {
     "two calls drop the same": drop_with_a_seed,
     "the result: everything is dropped": lambda x, rate, training: x * 0,
     "in training everything is dropped": lambda x, rate, training: x * 0 if training else x,
+    "changes the tensor that it is given": drop_in_place,
+    "no gradient flows": torch.no_grad()(drop("b11")),
+    "should be of type torch.float32": lambda x, rate, training: (
+        drop("b11")(x, rate, training).double() if training else x
+    ),
+    "for a single image, the result should have": lambda x, rate, training: drop("b11")(x, rate, training)[
+        slice(None) if len(x) > 1 else 0
+    ],
     "not by 1 / (1 - rate)": lambda x, rate, training: (
         drop("b11", divide=False)(x, rate, training) / ((1 - rate) ** 2 if training else 1)
     ),
@@ -292,6 +311,11 @@ WRONG_ENCODE = {
     "mixed, _ = ...attention": encode_the_pair,
     "only its four parts": encode_by_calling,
     "one token of each picture": lambda tokens, blocks, norm: stack(pre)(tokens, blocks, norm)[:, 0],
+    "changes the tensor that it is given": encode_in_place,
+    "no gradient flows": torch.no_grad()(stack(pre)),
+    "no gradient reaches blocks[0].attention": stack(
+        lambda x, a, m, n1, n2: pre(x, lambda y: a(y).detach(), m, n1, n2)
+    ),
     "the tokens alone": lambda tokens, blocks, norm: (stack(pre)(tokens, blocks, norm), None),
 }
 
@@ -376,6 +400,10 @@ def three_scales(self, embed_dim, initial):
     self.s3 = nn.Parameter(torch.ones(1))
 
 
+def scales_for_tokens(self, embed_dim, initial):
+    self.s1, self.s2 = nn.Parameter(torch.ones(5, embed_dim)), nn.Parameter(torch.ones(5, embed_dim))
+
+
 def no_scale(self, embed_dim, initial):
     self.s1 = self.s2 = 1.0
 
@@ -425,6 +453,28 @@ def norm_twice(self, x, a, m, n1, n2):
     return Scaled.step(self, x, a, m, n1, n1)
 
 
+def detached_scale(self, x, a, m, n1, n2):
+    x = x + self.s1.data * a(n1(x))
+    return x + self.s2 * m(n2(x))
+
+
+def scaled_with_a_stop(self, x, a, m, n1, n2):
+    x = x + self.s1 * a(n1(x))
+    x += self.s2 * m(n2(x))
+    return x
+
+
+class TwoHeads(Scaled):
+    def __init__(self, embed_dim, num_heads, initial=1e-4):
+        super().__init__(embed_dim, 2, initial)
+
+
+def scaled_in_place(self, tokens, return_attention=False):
+    mixed, weights = self.attention(self.norm1(tokens), return_attention)
+    tokens += self.s1 * mixed
+    return tokens + self.s2 * self.mlp(self.norm2(tokens)), weights
+
+
 def scaled_side_by_side(self, x, a, m, n1, n2):
     return x + self.s1 * a(n1(x)) + self.s2 * m(n2(x))
 
@@ -456,7 +506,7 @@ WRONG_LAYER_SCALE = {
     "there is one new parameter": changed(one_scale),
     "there are 3 new parameters": changed(three_scales),
     "is a single number": scales(lambda width, initial: nn.Parameter(torch.tensor(initial))),
-    "One number for each channel": scales(lambda width, initial: nn.Parameter(torch.ones(5, width))),
+    "One number for each channel": changed(scales_for_tokens, lambda self, *parts: pre(*parts)),
     "requires_grad=False": scales(lambda width, initial: nn.Parameter(torch.full((width,), initial), False)),
     "starts at 1 ... 1": scales(lambda width, initial: nn.Parameter(torch.ones(width))),
     "multiplies the residual": changed(step=on_the_residual),
@@ -469,6 +519,11 @@ WRONG_LAYER_SCALE = {
     "the whole block adds": changed(step=whole_block),
     "residuals are forgotten": changed(step=without_residual),
     "norm1 is used twice": changed(step=norm_twice),
+    "no gradient flows": changed(forward=torch.no_grad()(Scaled.forward)),
+    "no gradient reaches s1": changed(step=detached_scale),
+    "backward() stops": changed(step=scaled_with_a_stop),
+    "Pass the argument on": TwoHeads,
+    "changes the tensor that it is given": changed(forward=scaled_in_place),
     "what attention has already added": changed(step=scaled_side_by_side),
     "functional.dropout drops": changed(step=scaled_dropout),
     "forward does not use them": changed(step=lambda self, *parts: pre(*parts)),
@@ -486,9 +541,9 @@ WRONG = {
     "LayerScaleBlock": WRONG_LAYER_SCALE,
 }
 RIGHT = {
-    "layer_norm": [norm_with(), norm_in_place, norm_in_loops, norm_by_einops],
-    "drop_path": [drop("b11"), drop_in_place, drop_by_dropout, drop_in_a_loop],
-    "encode": [stack(pre), encode_in_place, encode_backwards],
+    "layer_norm": [norm_with(), own(norm_in_place), norm_in_loops, norm_by_einops],
+    "drop_path": [drop("b11"), own(drop_in_place), drop_by_dropout, drop_in_a_loop],
+    "encode": [stack(pre), own(encode_in_place), encode_backwards],
     "LayerScaleBlock": [Scaled, OtherOrder, ByDiagonal, OneMatrix],
 }
 
@@ -505,6 +560,22 @@ def test_a_usual_mistake_is_named(capsys, name, words, answer):
         assert printed.startswith("[not yet]") and words in printed and not accepted, printed
 
 
+FIXED = [
+    ("layer_norm", lambda x, w, b, eps: norm_with()(x.squeeze(), w, b, eps)),
+    ("drop_path", lambda x, rate, training: functional.dropout(torch.ones(2000, 1, 1), rate, training) * x),
+    ("encode", lambda x, blocks, norm: stack(pre)(x, [blocks[number] for number in range(3)], norm)),
+    ("encode", lambda x, blocks, norm: stack(pre)(x.squeeze(), blocks, norm)),
+]
+
+
+@pytest.mark.parametrize("name, answer", FIXED, ids=lambda value: value if isinstance(value, str) else "")
+def test_sizes_that_are_written_as_numbers_are_refused(capsys, name, answer):
+    """Fails where a check always asks with the same batch, length, depth or number of heads."""
+    for _ in range(5):
+        printed, accepted = verdict(capsys, answer, name)
+        assert printed.startswith("[not yet]") and not accepted, printed
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_a_right_answer_passes(capsys, name):
     """Fails where a check asks for one way to write it, or for more exact numbers than float32 gives."""
@@ -515,16 +586,23 @@ def test_a_right_answer_passes(capsys, name):
 
 
 @pytest.mark.parametrize("name", ["layer_norm", "drop_path", "encode"])
-@pytest.mark.parametrize("unfilled", [TODO, None, ...], ids=str)
+@pytest.mark.parametrize("unfilled", [TODO, ...], ids=str)
 def test_an_unfilled_stub_is_not_done_yet(capsys, name, unfilled):
     printed, accepted = verdict(capsys, lambda *_: unfilled, name)
     assert printed.startswith("[todo]") and not accepted
 
 
-@pytest.mark.parametrize("unfilled", [TODO, None, ..., (TODO, None)], ids=str)
+@pytest.mark.parametrize("unfilled", [TODO, ..., (TODO, None)], ids=str)
 def test_an_unfilled_class_is_not_done_yet(capsys, unfilled):
     printed, accepted = verdict(capsys, changed(forward=lambda *_: unfilled), "LayerScaleBlock")
     assert printed.startswith("[todo]") and not accepted
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_forgotten_return_is_named(capsys, name):
+    answer = changed(forward=lambda *_: None) if name == "LayerScaleBlock" else lambda *_: None
+    printed, accepted = verdict(capsys, answer, name)
+    assert "Does it end with return?" in printed and not accepted, printed
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -544,8 +622,20 @@ def test_the_stored_losses_are_those_of_the_script():
     """Fails where the script's settings changed and it was not run again, or where a run is missing."""
     script = runpy.run_path(str(build_notebooks.ROOT / "experiments" / "encoder.py"))
     stored = results.load("encoder")
-    assert stored["config"] == script["CONFIG"]
+    assert stored["config"] == script["CONFIG"] and stored["seeds"] == script["SEEDS"]
     assert list(stored["losses"]) == script["KINDS"]
     for runs in stored["losses"].values():
         assert list(runs) == [str(seed) for seed in script["SEEDS"]]
         assert {len(run) for run in runs.values()} == {script["CONFIG"]["steps"] // script["CONFIG"]["every"]}
+
+
+def test_a_resumed_experiment_names_all_its_seeds(monkeypatch, tmp_path):
+    """Fails where a file that was begun with fewer seeds keeps their list."""
+    script = runpy.run_path(str(build_notebooks.ROOT / "experiments" / "encoder.py"))
+    file, module = tmp_path / "encoder.json", script["main"].__globals__
+    monkeypatch.setitem(module, "STORED", file)
+    monkeypatch.setitem(module, "train", lambda *_: [1.0])
+    for seeds in ([0], [0, 1]):
+        monkeypatch.setitem(module, "SEEDS", seeds)
+        script["main"]()
+        assert json.loads(file.read_text())["seeds"] == seeds

@@ -39,6 +39,8 @@ WRONG_NUMBER = {
     "pixels of the image": lambda size, patch: size[0] * size[1],
     "pixels of one patch": lambda size, patch: patch[0] * patch[1],
     "One number is asked for": lambda size, patch: (size[0] // patch[0], size[1] // patch[1]),
+    "you give {'rows'": lambda size, patch: {"rows": size[0] // patch[0]},
+    "you give tensor(": lambda size, patch: torch.tensor(size) // torch.tensor(patch),
     "makes a float": lambda size, patch: (size[0] / patch[0]) * (size[1] / patch[1]),
     "which is a text": lambda size, patch: "196",
     "How many fit": lambda size, patch: 196,
@@ -107,7 +109,21 @@ def for_cifar_only(images, p):
     return rearrange(images, "b c (row p) (col q) -> b (row col) (c p q)", row=8, col=8, p=p)
 
 
+def zeroed_after(way):
+    """The right result, and then zeros in what was given."""
+
+    def answer(given, *sizes):
+        result = way(given, *sizes).clone()
+        given.zero_()
+        return result
+
+    return answer
+
+
 WRONG_PATCHES = {
+    "changes the tensor that it is given": zeroed_after(by_permute),
+    "for one image of one channel": lambda x, p: by_permute(x, p).squeeze(),
+    "should be of type torch.float32": lambda x, p: by_permute(x, p).double(),
     "by rows of pixels, not by squares": lambda x, p: by_permute(x, p, (0, 1, 2, 3, 4, 5)),
     "runs along the image's first row": lambda x, p: x.permute(0, 2, 3, 1).reshape(by_permute(x, p).shape),
     "channels still come before": lambda x, p: (
@@ -153,6 +169,7 @@ def weight_in_a_loop(weight, in_channels, patch_size):
 
 
 WRONG_WEIGHT = {
+    "changes the tensor that it is given": zeroed_after(lesson.to_conv_weight),
     "read as (channel, row, column)": lambda w, c, p: w.view(-1, c, p, p),
     "lie on their sides": lambda w, c, p: w.view(-1, p, p, c).transpose(1, 3),
     "turned by 180": lambda w, c, p: lesson.to_conv_weight(w, c, p).flip(2, 3),
@@ -184,12 +201,14 @@ class ByUnfold(nn.Module):
 class ByHand(nn.Module):
     """Right: the paper's E as a bare parameter (C·P·P, D), pixels in the order (row, column, channel)."""
 
+    bias_axes = ()
+
     def __init__(self, image_size, patch_size, stride, in_channels, embed_dim):
         super().__init__()
         self.patch, self.step = patch_size, stride
         self.num_patches = number_by_places(image_size, patch_size, stride)
         self.E = nn.Parameter(torch.zeros(in_channels * patch_size * patch_size, embed_dim))
-        self.b = nn.Parameter(torch.zeros(embed_dim))
+        self.b = nn.Parameter(torch.zeros(*self.bias_axes, embed_dim))
 
     def forward(self, x):
         windows = x.unfold(2, self.patch, self.step).unfold(3, self.patch, self.step)
@@ -199,6 +218,14 @@ class ByHand(nn.Module):
 def number_by_places(image_size, patch_size, stride):
     places = [range(0, side - patch_size + 1, stride) for side in image_size]
     return len(places[0]) * len(places[1])
+
+
+class BiasForEachToken(ByHand):
+    bias_axes = (1, 1)
+
+
+class BiasAsARow(ByHand):
+    bias_axes = (1,)
 
 
 class NotAModule:
@@ -259,7 +286,26 @@ def returning(finish):
     return Returning
 
 
+class WithoutGradient(lesson.OverlappingPatches):
+    forward = torch.no_grad()(lesson.OverlappingPatches.forward)
+
+
+class InPlace(lesson.OverlappingPatches):
+    def forward(self, images):
+        return zeroed_after(super().forward)(images)
+
+
+class BiasCutOff(ByHand):
+    def forward(self, x):
+        return ByHand.forward(self, x) - self.b + self.b.detach()
+
+
 WRONG_OVERLAP = {
+    "no gradient flows through it": WithoutGradient,
+    "no gradient reaches b": BiasCutOff,
+    "changes the tensor that it is given": InPlace,
+    "for one image, the result": returning(lambda x: x.flatten(2).mT.squeeze()),
+    "Give one number": counting(lambda h, w, p, s: [(h - p) // s + 1, (w - p) // s + 1]),
     "inherits from nn.Module": NotAModule,
     "has no num_patches": WithoutNumber,
     "lie side by side": counting(lambda h, w, p, s: (h // p) * (w // p)),
@@ -293,7 +339,7 @@ RIGHT = {
         lambda w, c, p: rearrange(w, "d (p q c) -> d c p q", p=p, c=c),
         lambda w, c, p: w.T.reshape(p, p, c, -1).permute(3, 2, 0, 1),
     ],
-    "OverlappingPatches": [ByUnfold, ByHand],
+    "OverlappingPatches": [ByUnfold, ByHand, BiasForEachToken, BiasAsARow],
 }
 
 
@@ -325,7 +371,7 @@ class NothingYet(nn.Module):
 
 
 @pytest.mark.parametrize("name", WRONG)
-@pytest.mark.parametrize("unfilled", [TODO, None, ...], ids=str)
+@pytest.mark.parametrize("unfilled", [TODO, ...], ids=str)
 def test_an_unfilled_stub_is_not_done_yet(capsys, name, unfilled):
     answers = [lambda *_: unfilled]
     if name == "OverlappingPatches":
@@ -333,6 +379,14 @@ def test_an_unfilled_stub_is_not_done_yet(capsys, name, unfilled):
     for answer in answers:
         printed, accepted = verdict(capsys, answer, name)
         assert printed.startswith("[todo]") and not accepted
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_missing_return_is_told(capsys, name):
+    """Fails where a learner who has worked is told that nothing was begun."""
+    answer = returning(lambda _: None) if name == "OverlappingPatches" else lambda *_: None
+    printed, accepted = verdict(capsys, answer, name)
+    assert printed.startswith("[not yet]") and "Does it end with return?" in printed and not accepted
 
 
 @pytest.mark.parametrize("name", WRONG)

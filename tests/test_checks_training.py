@@ -43,6 +43,7 @@ WRONG_LOSS = {
     "that is the probability": 0.01,
     "number of classes": 100,
     "5 is not it": 5,
+    "nan is not it": math.nan,
     "expected a number": "ln 100",
     "expected a number, such as math.log(10), but got [4.6]": [4.6],
 }
@@ -92,6 +93,7 @@ WRONG_NAMES = {
     "empty": lambda m: [],
     "give the names": lambda m: [p for p in m.parameters() if p.ndim in (2, 4)],
     "has no 'tail'": lambda m: ["tail"],
+    "you give one name, 'head.weight'": lambda m: "head.weight",
     "is a module, not a parameter: add '.weight'": lambda m: [
         n.removesuffix(".weight") for n in by_modules(m)
     ],
@@ -211,7 +213,14 @@ def by_python_numbers(logits, labels, num_classes):
     return torch.tensor([right[k] / (labels == k).sum().item() for k in range(num_classes)])
 
 
+def zeroed_after(logits, labels, num_classes):
+    result = lesson.per_class_accuracy(logits, labels, num_classes)
+    logits.zero_()
+    return result
+
+
 WRONG_ACCURACIES = {
+    "changes the tensor that it is given": zeroed_after,
     "you also counted pictures of other classes": one_against_the_rest,
     "In torch, 0/0 is NaN": by_python_numbers,
     "these are counts": right_of,
@@ -269,10 +278,16 @@ def test_wrong_answers_are_refused_with_the_reason(capsys, name, words, answer):
 
 
 @pytest.mark.parametrize("name", REFERENCES)
-@pytest.mark.parametrize("result", [TODO, None])
-def test_unfilled_is_todo(capsys, name, result):
-    said, used = verdict(capsys, lambda *inputs: result, name)
+def test_unfilled_is_todo(capsys, name):
+    said, used = verdict(capsys, lambda *inputs: TODO, name)
     assert not used and said.startswith("[todo]")
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_a_missing_return_is_told(capsys, name):
+    """Fails where a learner who has worked is told that nothing was begun."""
+    said, used = verdict(capsys, lambda *inputs: None, name)
+    assert not used and said.startswith("[not yet]") and "Does it end with return?" in said
 
 
 def test_unfilled_loss_at_start_is_todo(capsys):

@@ -5,10 +5,15 @@ import dataclasses
 import io
 import re
 
+import build_html
+import build_notebooks
+import nbformat.v4
 import numpy as np
 import PIL.Image
 import pytest
 import torch
+from ipywidgets import IntSlider
+from ipywidgets.embed import dependency_state
 from skimage.data import chelsea
 
 import vitlib
@@ -165,6 +170,80 @@ def test_mistakes_are_named(arguments, words):
 def test_a_model_of_ones_own():
     """The remedy that the error names works, and so does a control with other weights."""
     checkpoint = vitlib.load("shapes")
-    untrained = dataclasses.replace(checkpoint, model=vitlib.VisionTransformer(**checkpoint.model.config).eval())
-    explorer = explore(untrained, data.shapes("test", 1).images)
+    untrained = vitlib.VisionTransformer(**checkpoint.model.config).eval()
+    explorer = explore(dataclasses.replace(checkpoint, model=untrained), data.shapes("test", 1).images)
     assert explorer.about["top"] < 3 / 65
+
+
+# --- pages without a kernel -----------------------------------------------------------------------------
+
+
+def shown(widget):
+    data, metadata = widget._repr_mimebundle_(), {}
+    if isinstance(data, tuple):
+        data, metadata = data
+    output = nbformat.v4.new_output("display_data", data=dict(data), metadata=metadata)
+    return nbformat.v4.new_code_cell("widget", outputs=[output])
+
+
+def page(*cells, widgets=()):
+    state = dependency_state(widgets, drop_defaults=False) if widgets else {}
+    metadata = {"widgets": {build_html.STATE: {"state": state}}}
+    return build_html.to_html(nbformat.v4.new_notebook(cells=list(cells), metadata=metadata), "lesson")
+
+
+def test_a_page_holds_the_script_once_and_the_data_of_each():
+    """An explorer without its data; a script twice, whose names then clash; another widget taken for one."""
+    one, two, slider = explore(small(), pictures(1)), explore(small(), pictures(2)), IntSlider()
+    html = page(shown(one), shown(two), shown(slider), widgets=[one, two, slider])
+    assert html.count("export default") == 1
+    assert html.count("data-live=") - html.count("[data-live=") == 2
+    for explorer in (one, two):
+        assert html.count(base64.b64encode(explorer.weights).decode()) == 1
+    assert "IntSlider(value=0)" in html
+
+
+def test_data_cannot_end_their_script():
+    one = explore(small(), pictures(1), ["</script><script>alert(1)"])
+    html = page(shown(one), widgets=[one])
+    assert "</script><script>alert" not in html and "\\u003c/script>\\u003cscript>alert(1)" in html
+
+
+def test_a_page_asks_nothing_from_elsewhere():
+    """nbconvert's own templates load MathJax, require.js and mermaid from the internet."""
+    one = explore(small(), pictures(1))
+    html = page(nbformat.v4.new_markdown_cell("$a$"), shown(one), widgets=[one])
+    elements = re.findall(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=\"?(?!data:)[^>]*>", html)
+    assert elements == []
+    assert "cdnjs" not in html and "unpkg" not in html and "jsdelivr" not in html
+
+
+def test_a_picture_keeps_its_alternative_text():
+    data, metadata = {"image/png": "AAAA", "text/plain": "numbers"}, {"image/png": {"alt": 'a "cat"'}}
+    output = nbformat.v4.new_output("display_data", data=data, metadata=metadata)
+    html = page(nbformat.v4.new_code_cell("plots.show()", outputs=[output]))
+    assert re.search(r"<img alt=['\"]a (\"|&quot;|&#34;)cat(\"|&quot;|&#34;)['\"] src", html)
+
+
+def test_links_lead_to_the_other_pages():
+    text = "[next](04_attention.ipynb) [part](04_attention.ipynb#Scores) [source](https://a.org/04_x.ipynb)"
+    html = page(nbformat.v4.new_markdown_cell(text))
+    for address in ("04_attention.html", "04_attention.html#Scores", "https://a.org/04_x.ipynb"):
+        assert f'href="{address}"' in html
+
+
+def test_solutions_are_folded():
+    html = page(nbformat.v4.new_code_cell("answer = 42", metadata={"tags": ["solution"]}))
+    assert re.search(r"<details class=\"solution\"><summary>.*42.*</details>", html, re.DOTALL)
+
+
+@pytest.mark.parametrize("path", sorted(build_notebooks.SOURCES.glob("*.py")), ids=lambda path: path.stem)
+def test_every_formula_of_every_lesson_is_drawn(path):
+    """A command that the conversion does not know stays as it is, with its backslash; so does a stray $."""
+    renderer = build_html.Renderer(escape=False)
+    for cell in build_notebooks.read_source(path).cells:
+        if cell.cell_type == "markdown":
+            html = build_html.MarkdownWithMath(renderer=renderer).render(cell.source)
+            formulas = re.findall(r"<math.*?</math>", html, re.DOTALL)
+            assert [formula for formula in formulas if "\\" in formula] == []
+            assert "$" not in re.sub(r"<(math|code|pre).*?</\1>", "", html, flags=re.DOTALL), cell.source

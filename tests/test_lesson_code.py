@@ -42,10 +42,10 @@ def cells(*sources, **tagged):
 SHIPPED = {
     "01": {"PatchEmbedding"},
     "02": {"ClassToken"},
-    "03": {"LearnedPositionalEncoding"},
-    "04": {"MultiHeadAttention"},
-    "05": {"EncoderBlock", "Encoder"},
-    "06": {"VisionTransformer"},
+    "03": {"LearnedPositionalEncoding", "sincos_2d", "FixedPositionalEncoding"},
+    "04": {"attend", "MultiHeadAttention"},
+    "05": {"MLP", "DropPath", "EncoderBlock", "Encoder"},
+    "06": {"initialize", "VisionTransformer"},
 }
 
 
@@ -261,6 +261,39 @@ def test_every_exercise_is_open_at_first_and_solved_by_its_solution(path, tmp_pa
     module = f"vitlib.checks.{checks.LESSONS[int(path.stem[:2])]}"
     registered = {name for name, function in checks._checks.items() if function.__module__ == module}
     assert list(exercise_problems(code_cells(path), registered)) == []
+
+
+def imports(cell):
+    return {
+        alias.asname or alias.name.partition(".")[0]
+        for node in ast.walk(ast.parse(cell.source))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def import_problems(code):
+    """What an exercise imports for other cells: if a teacher leaves the exercise out, the lesson stops."""
+    kept = [cell for cell in code if not {"exercise", "solution"} & set(tags(cell))]
+    given = set().union(*map(imports, kept))
+    for k, cell in enumerate(code):
+        if "exercise" in tags(cell):
+            others = [table_of(c.source) for c in code if c is not cell and "solution" not in tags(c)]
+            needed = {name for table in others for name in global_names(table)}
+            for name in sorted(imports(cell) & needed - given):
+                yield f"{build_notebooks.place(k, cell)}: imports {name}, which other cells need"
+
+
+@each_lesson
+def test_a_lesson_goes_on_without_an_exercise(path):
+    assert list(import_problems(code_cells(path))) == []
+
+
+def test_an_import_in_an_exercise_is_seen():
+    source = "from math import pi as p, tau\nimport os.path\nx = p * tau"
+    assert list(import_problems(cells("import os", "os.sep", exercise=source))) == []
+    (problem,) = import_problems(cells("import os", "y = 2 * p", exercise=source))
+    assert problem.endswith("imports p, which other cells need")
 
 
 START = "from vitlib import checks\nfrom vitlib.checks import TODO"

@@ -58,6 +58,27 @@ MUTATIONS = {  # bug: (module, right, wrong)
         "tokens.flatten(2).transpose(1, 2)",
         "tokens.mT.flatten(2).transpose(1, 2)",
     ),
+    "frequencies fall twice as fast": (
+        "positional_encoding",
+        "torch.arange(0, embed_dim, 2, dtype",
+        "torch.arange(0, 2 * embed_dim, 4, dtype",
+    ),
+    "cosine before sine": ("positional_encoding", "[angle.sin(), angle.cos()]", "[angle.cos(), angle.sin()]"),
+    "rows and columns of positions exchanged": (
+        "positional_encoding",
+        "return torch.cat([row, column], dim=1)",
+        "return torch.cat([column, row], dim=1)",
+    ),
+    "table of positions read column by column": (
+        "positional_encoding",
+        '"... (rows columns) d -> (...) d rows columns", rows=rows',
+        '"... (columns rows) d -> (...) d rows columns", rows=rows',
+    ),
+    "class token's position put last": (
+        "positional_encoding",
+        "torch.cat([prefix, patches.to(embedding.dtype)], dim=-2)",
+        "torch.cat([patches.to(embedding.dtype), prefix], dim=-2)",
+    ),
     "positions not added": ("vit", "self.dropout(self.positional_encoding(tokens))", "self.dropout(tokens)"),
     "another token read out": ("vit", "pooled = tokens[:, 0]", "pooled = tokens[:, 1]"),
 }

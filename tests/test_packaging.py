@@ -17,9 +17,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 RUN_TIME = PROJECT["dependencies"]
 TEST = PROJECT["optional-dependencies"]["test"]
+BROWSER = PROJECT["optional-dependencies"]["browser"]
 
 # Where conda-forge, or Python's import, has another name than pip.
-CONDA_NAMES = {"matplotlib": "matplotlib-base", "torch": "pytorch"}
+CONDA_NAMES = {"matplotlib": "matplotlib-base", "playwright": "playwright-python", "torch": "pytorch"}
 IMPORT_NAMES = {"ipython": "IPython", "pillow": "PIL", "pyyaml": "yaml", "scikit-image": "skimage"}
 
 
@@ -36,7 +37,8 @@ def test_conda_and_pip_get_the_same_requirements():
     *conda, pip, link = environment["dependencies"]
     assert (pip, link) == ("pip", {"pip": ["-e ."]})
     wanted = [("python", {PROJECT["requires-python"]})]
-    wanted += [(CONDA_NAMES.get(name, name), limits) for name, limits in map(bounds, RUN_TIME + TEST)]
+    pip_names = map(bounds, RUN_TIME + TEST + BROWSER)
+    wanted += [(CONDA_NAMES.get(name, name), limits) for name, limits in pip_names]
     assert sorted(map(bounds, conda), key=str) == sorted(wanted, key=str)
 
 
@@ -54,7 +56,8 @@ def imported(path):
 @pytest.mark.parametrize("patterns, requirements, own", [
     (["vitlib/**/*.py", "notebooks/src/*.py", "tools/open_lab.py"], RUN_TIME, {"vitlib"}),
     (["tests/*.py", "tools/*.py", "conftest.py"], RUN_TIME + TEST,
-     {"vitlib", "conftest", "build_notebooks", "open_lab"}),
+     {"vitlib", "conftest", "build_html", "build_notebooks", "open_lab"}),
+    (["tests/browser/*.py"], RUN_TIME + TEST + BROWSER, {"vitlib", "conftest", "build_html"}),
 ])  # fmt: skip
 def test_each_import_is_required(patterns, requirements, own):
     """A lesson or a module that works only because the test environment holds more."""
@@ -97,8 +100,8 @@ def test_readme_names_each_lesson_and_nothing_that_is_missing():
 def test_the_commands_in_the_readme_exist():
     """A make target or a tool that was renamed."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    targets = set(re.findall(r"(?m)^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8")))
-    assert set(re.findall(r"(?m)(?:^|`)make (\w+)", text)) <= targets
+    targets = set(re.findall(r"(?m)^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8")))
+    assert set(re.findall(r"(?m)(?:^|`)make ([\w-]+)", text)) <= targets
     assert [
         path
         for path in re.findall(r"tools[/\\]\w+\.py", text)

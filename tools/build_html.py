@@ -47,15 +47,13 @@ class Pages(HTMLExporter):
     @pass_context
     def markdown2html(self, context, source):
         path = context["resources"]["metadata"]["path"]
-        renderer = Renderer(escape=False, embed_images=True, path=path, anchor_link_text=self.anchor_link_text)
-        return MarkdownWithMath(renderer=renderer).render(source)
+        return MarkdownWithMath(Renderer(escape=False, embed_images=True, path=path)).render(source)
 
 
 def run(notebook):
     """Run a notebook in notebooks/ and keep the state of its widgets."""
-    client = NotebookClient(
-        notebook, timeout=CELL_SECONDS, kernel_name="python3", resources={"metadata": {"path": str(NOTEBOOKS)}}
-    )
+    resources = {"metadata": {"path": str(NOTEBOOKS)}}
+    client = NotebookClient(notebook, timeout=CELL_SECONDS, kernel_name="python3", resources=resources)
     with tempfile.TemporaryDirectory() as runs:  # neither finds nor leaves a learner's run or progress
         os.environ["VITLIB_RUNS"] = os.environ["VITLIB_PROGRESS"] = runs
         client.execute()

@@ -5,6 +5,7 @@ from vitlib.vit import VisionTransformer, vit_b_16, vit_b_32, vit_cifar, vit_h_1
 
 __all__ = [
     "VisionTransformer",
+    "explore",
     "load",
     "vit_b_16",
     "vit_b_32",
@@ -13,3 +14,11 @@ __all__ = [
     "vit_l_16",
     "vit_l_32",
 ]
+
+
+def __getattr__(name):  # widgets and figures take a second to import: only who explores waits for them
+    if name == "explore":
+        from vitlib.explorer import explore
+
+        return explore
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -102,8 +102,8 @@ def shrink(images: Tensor, image_size) -> Tensor:
 def augment(images: Tensor, generator: torch.Generator, padding: int = 4, flip: bool = True) -> Tensor:
     """Shift every picture by up to `padding` pixels each way and mirror about half of them, each on its own.
 
-    images: uint8 (B, C, H, W), and so is the result. What a shift uncovers is black (zero). Without `flip` none
-    is mirrored.
+    images: uint8 (B, C, H, W), and so is the result. What a shift uncovers is black (zero). Without `flip`
+    none is mirrored.
     All chance comes from `generator`. Source: the usual CIFAR-10 augmentation (He et al. 2016, section 4.2).
     """
     batch, channels, height, width = images.shape

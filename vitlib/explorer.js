@@ -233,7 +233,7 @@ function render({ model, el }) {
 
     const picture = about.pictures[now.picture].source, image = find(".photo img");
     if (image.src !== picture) image.src = picture;
-    image.className = find(".strip img").naturalWidth > 64 ? "" : "coarse"; // a tiny picture shows its pixels
+    image.className = Math.max(high, wide) > 64 ? "" : "coarse"; // a tiny picture shows its pixels
     paint(find(".photo canvas"), map.subarray(prefix), columns, () => top);
     square.style.backgroundColor = css(map[0], top);
     markToken(own, token);

@@ -33,14 +33,14 @@ def explore(checkpoint, images, titles=None, pictures=None):
     """
     if not isinstance(checkpoint, Checkpoint):
         raise ValueError(
-            f"explore needs a checkpoint, which knows its classes and how to prepare pictures, got a "
+            "explore needs a checkpoint, which knows its classes and how to prepare pictures, got "
             f"{type(checkpoint).__name__}. Use vitlib.load(...), or wrap your model: "
-            "Checkpoint(model, classes, mean, std, notes={})."
+            "vitlib.checkpoint.Checkpoint(model, classes, mean, std, notes={})."
         )
     if images.dtype != torch.uint8 or images.ndim != 4 or not len(images):
         raise ValueError(
-            f"Expected uint8 images (B, C, H, W), got {images.dtype} {tuple(images.shape)}. Pass them as they "
-            "were before normalize(), and a single one as image[None]."
+            f"Expected uint8 images (B, C, H, W), got {images.dtype} {tuple(images.shape)}. Pass them as "
+            "they were before normalize(), and a single one as image[None]."
         )
     pictures = images if pictures is None else pictures
     titles = titles or [f"picture {number}" for number in range(1, len(images) + 1)]
@@ -96,14 +96,13 @@ class Explorer(anywidget.AnyWidget):
     def __repr__(self):
         depth, heads, tokens = self.attention.shape[1:4]
         rows, columns = self.grid
-        lines = [
-            f"Attention explorer: {depth} layers, {heads} heads, {tokens} tokens, {rows}x{columns} of them patches"
-        ]
+        size = f"{depth} layers, {heads} heads, {tokens} tokens, {rows}x{columns} of them patches"
+        lines = [f"Attention explorer: {size}"]
         for number, (attention, prediction) in enumerate(zip(self.attention, self.predictions), start=1):
             (label, probability), row = prediction[0], attention[-1, 0, 0]
             lines.append(
-                f"  picture {number}: {label} {probability:.2f}; layer {depth}, head 1: {self.token(0)} reads "
-                f"{self.token(row.argmax())}: {row.max():.3f} = {row.max() * tokens:.1f} x uniform"
+                f"  picture {number}: {label} {probability:.2f}; layer {depth}, head 1: {self.token(0)} "
+                f"reads {self.token(row.argmax())}: {row.max():.3f} = {row.max() * tokens:.1f} x uniform"
             )
         return "\n".join(lines)
 
@@ -125,8 +124,8 @@ class Explorer(anywidget.AnyWidget):
         data, metadata = super()._repr_mimebundle_(**options)
         figure = self.atlas()
         alt = (
-            f"Picture 1 and what its {self.token(0)} reads in every layer (down) and head (across), on one colour "
-            "scale. Where the notebook runs, an explorer for all tokens stands here."
+            f"Picture 1 and what its {self.token(0)} reads in every layer (down) and head (across), on one "
+            "colour scale. Where the notebook runs, an explorer for all tokens stands here."
         )
         data |= {
             "text/plain": f"{self!r}\n{plots.describe(figure)}",

@@ -9,7 +9,7 @@
 # - read a map of where the model looks, and say what its squares are;
 # - work with an exercise: try, check, read the hint, compare.
 #
-# 10 minutes to read · under 30 seconds to run · no download, no graphics card
+# 10 minutes to read, 4 for the exercises · under 30 seconds to run · no download, no graphics card
 #
 # New to notebooks? Click into a cell and press **Shift + Enter**. It runs, and the next cell is chosen.
 
@@ -26,6 +26,8 @@ import torch
 import torchvision
 
 import vitlib
+from vitlib import checks
+from vitlib.checks import TODO
 from vitlib.training import pick_device
 
 print("Python     ", platform.python_version())
@@ -120,12 +122,12 @@ print("parameters  ", f"{sum(p.numel() for p in model.parameters()):,}")
 # | lesson | what you leave with |
 # |---|---|
 # | **00 Start here** | you are here |
-# | [**01 Patch embedding**](01_patch_embedding.ipynb) | pictures cut into tokens, by hand and by one convolution, proved equal |
+# | [**01 Patch embedding**](01_patch_embedding.ipynb) | from a picture to tokens, in three ways |
 # | [**02 Class token**](02_class_token.ipynb) | one more token to classify from, and what it costs |
-# | [**03 Positional encoding**](03_positional_encoding.ipynb) | why a ViT is blind to places without it, and four ways to tell them |
-# | [**04 Attention**](04_attention.ipynb) | queries, keys and values on numbers that you can do by hand; many heads; the price |
-# | [**05 Encoder block**](05_encoder_block.ipynb) | norms, residuals and the MLP: what each is for, measured |
-# | [**06 Vision Transformer**](06_vision_transformer.ipynb) | the whole model, counted to the last parameter, equal to torchvision's |
+# | [**03 Positional encoding**](03_positional_encoding.ipynb) | how a token knows its place |
+# | [**04 Attention**](04_attention.ipynb) | queries, keys, values by hand; many heads; the price |
+# | [**05 Encoder block**](05_encoder_block.ipynb) | norms, residuals, MLP: what each is for, measured |
+# | [**06 Vision Transformer**](06_vision_transformer.ipynb) | the whole model, equal to torchvision's |
 # | [**07 Train on CIFAR-10**](07_train_cifar10.ipynb) | your own run, its curves, what can go wrong |
 # | [**08 Attention maps**](08_attention_maps.ipynb) | where each head looks, how far to trust a map |
 #
@@ -156,9 +158,6 @@ print("parameters  ", f"{sum(p.numel() for p in model.parameters()):,}")
 # </details>
 
 # %% tags=["exercise"]
-from vitlib import checks
-from vitlib.checks import TODO
-
 num_patches = TODO  # your answer here
 
 checks.value("number of patches", num_patches)

@@ -11,8 +11,8 @@
 # - turn the weights of a linear layer into those of a convolution, and say why that works;
 # - count the parameters of a patch embedding by hand.
 #
-# 35 minutes to read · under 30 seconds to run · needs the idea of patches and tokens from
-# [00 Start here](00_start_here.ipynb), and `Conv2d` and tensor shapes from PyTorch
+# 35 minutes to read, 38 for the exercises · under 30 seconds to run · needs the idea of patches and tokens
+# from [00 Start here](00_start_here.ipynb), and `Conv2d` and tensor shapes from PyTorch
 
 # %% [markdown]
 # ## What are the words of a picture?
@@ -28,7 +28,8 @@
 import torch
 from skimage.data import chelsea
 
-from vitlib import plots
+from vitlib import checks, plots
+from vitlib.checks import TODO
 from vitlib.data import fit_picture
 from vitlib.figures.patch_embedding import cut_pictures, patch_as_row
 
@@ -73,10 +74,6 @@ for side, patch in ((224, 1), (224, 32), (224, 16), (224, 14), (384, 16), (32, 4
 # </details>
 
 # %% tags=["exercise"]
-from vitlib import checks
-from vitlib.checks import TODO
-
-
 def num_patches(image_size, patch_size):
     """(height, width), (height, width) -> the number of patches"""
     return TODO  # your code here

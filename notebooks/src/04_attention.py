@@ -11,7 +11,7 @@
 # - say what a head gets to see, and what the output projection is for;
 # - predict how time and memory grow with the size of the picture.
 #
-# 45 minutes to read · under 30 seconds to run · needs patch tokens from
+# 45 minutes to read, 37 for the exercises · under 30 seconds to run · needs patch tokens from
 # [01](01_patch_embedding.ipynb), the class token from [02](02_class_token.ipynb) and positions from
 # [03](03_positional_encoding.ipynb)
 

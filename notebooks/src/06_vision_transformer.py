@@ -11,7 +11,7 @@
 # - count the parameters and FLOPs of any ViT on paper, and notice when a counting tool is wrong;
 # - prove that two implementations are the same model, and notice when such a proof proves nothing.
 #
-# 45 minutes to read · under 1 minute to run · needs the pieces from [01 Patch
+# 45 minutes to read, 43 for the exercises · under 1 minute to run · needs the pieces from [01 Patch
 # embedding](01_patch_embedding.ipynb), [02 Class token](02_class_token.ipynb), [03 Positional
 # encoding](03_positional_encoding.ipynb), [04 Attention](04_attention.ipynb) and [05 Encoder
 # block](05_encoder_block.ipynb)
@@ -29,8 +29,12 @@ from skimage.data import chelsea
 from torch import nn
 
 import vitlib
-from vitlib import plots
+from vitlib import checks, plots
+from vitlib.checks import TODO
+from vitlib.checks import vit as answers
 from vitlib.data import fit_picture, normalize
+from vitlib.encoder import EncoderBlock
+from vitlib.patch_embedding import PatchEmbedding
 
 # %%
 checkpoint = vitlib.load("cifar10")
@@ -51,14 +55,14 @@ models["no last norm"].encoder.norm = nn.Identity()
 
 # %%
 with torch.no_grad():
-    answers = {name: model(cat) for name, model in models.items()}  # each (1, 10)
-    answers["mean of all tokens"] = trained.head(trained.forward_features(cat).mean(dim=1))
-said = torch.cat(list(answers.values())).softmax(dim=1)  # (5, 10)
+    logits = {name: model(cat) for name, model in models.items()}  # each (1, 10)
+    logits["mean of all tokens"] = trained.head(trained.forward_features(cat).mean(dim=1))
+said = torch.cat(list(logits.values())).softmax(dim=1)  # (5, 10)
 
 # %%
 animals = ["bird", "cat", "deer", "dog", "frog", "horse"]
 columns = [checkpoint.classes.index(name) for name in animals]
-table = {"rows": [list(answers)], "columns": [animals], "colors": ["viridis"], "form": "{:.0%}"}
+table = {"rows": [list(logits)], "columns": [animals], "colors": ["viridis"], "form": "{:.0%}"}
 plots.show(
     plots.number_tables([said[:, columns]], **table),
     alt="Probabilities of six animals from five models, one of them right. All five give most to the cat.",
@@ -130,13 +134,6 @@ plots.show(
 # </details>
 
 # %% tags=["exercise"]
-from vitlib import checks
-from vitlib.checks import TODO
-from vitlib.checks import vit as answers
-from vitlib.encoder import EncoderBlock
-from vitlib.patch_embedding import PatchEmbedding
-
-
 class SmallViT(nn.Module):
     """Shapes: images (B, C, H, W) -> logits (B, num_classes)."""
 
@@ -386,9 +383,9 @@ print(VisionTransformer(**{**trained.config, "depth": 1}))
 # ## How it starts
 #
 # Before any training, weights are random, but not arbitrary. Ours start as those of BERT did, a Transformer
-# for text: truncated-normal (no value beyond two units), with a standard deviation of 0.02. What would change
-# in the first step with 0.01? With Kaiming's start for the convolution, which was made for ReLU networks?
-# With a head of zeros?
+# for text: truncated-normal, with a standard deviation of 0.02. (PyTorch cuts at ±2, so far out that nothing
+# is cut.) What would change in the first step with 0.01? With Kaiming's start for the convolution, which was
+# made for ReLU networks? With a head of zeros?
 
 # %%
 def restart(model, std=0.02, kaiming=False, zero_head=False):
@@ -584,7 +581,8 @@ print("they differ by class:  ", (want.std() > 0.1).item())
 
 # %% [markdown]
 # Same weights in, same logits out: this *is* the Vision Transformer. Weights that others have trained will
-# work in it as they are.
+# work in it as they are. And of the four mistakes at the beginning, the mean of all tokens changes no shape
+# and no count: only such a comparison finds it.
 
 # %%
 del ours, theirs  # 700 MB
@@ -866,15 +864,15 @@ from vitlib.figures import vit as figures
 
 plots.show(
     figures.cost_by_part({"86.6 million parameters": parameters, "17.6 billion multiply-adds": work}),
-    alt="Shares of parameters and work by part. The MLP has two thirds of both, the projections a third.",
+    alt="Shares of parameters and work by part. MLP: nearly two thirds of both; projections: a third.",
 )
 
 # %% [markdown]
 # *Figure: which share of ViT-B/16 each part has; left, of its parameters, right, of its work for one picture
 # of 224×224, as far as we count it: norms do a little work too.*
 #
-# Nearly two thirds are MLP, in both. A Vision Transformer is mostly an MLP that is applied to every token; the
-# famous T×T products are 4 % of the work. That holds at 196 patches. Now let the picture grow, with the patch
+# Nearly two thirds are MLP, in both. A Vision Transformer is mostly an MLP applied to every token; the famous
+# T×T products are 4 % of the work. That holds at 196 patches. Now let the picture grow, with the patch
 # size fixed. **Predict:** at which side do the T×T products cost as much as all the rest of a block? (Set
 # 12·T·D² equal to 2·T²·D.)
 
@@ -891,13 +889,13 @@ for side, products, others in zip(sides, square, rest):
     print(f"{side:5} pixels: T×T products are {products / (products + others):4.0%} of the work")
 lines = {"T×T products": (sides, square), "everything else": (sides, rest)}
 plots.show(
-    plots.line_chart(lines, "side of the picture (pixels)", "multiply-adds (billions)", yscale="log"),
-    alt="Two rising lines. That of the T×T products is steeper and crosses the other near 1100 pixels.",
+    plots.line_chart(lines, "side of the picture (pixels)", "multiply-adds (billions)", "log", "log"),
+    alt="Two straight lines; that of the T×T products is twice as steep, and crosses the other near 1100.",
 )
 
 # %% [markdown]
-# *Figure: work of ViT-B/16 against the side of the picture; the vertical axis is logarithmic. The steeper
-# line is quadratic in the number of tokens, the other linear.*
+# *Figure: work of ViT-B/16 against the side of the picture, both axes logarithmic. The steeper line is
+# quadratic in the number of tokens, the other linear.*
 #
 # They are equal at T = 6·D. For a width of 768 that is 4608 tokens, a picture of about 1086×1086 pixels.
 # Below it, whoever wants a cheaper ViT should look at the MLP and at the number of tokens first.

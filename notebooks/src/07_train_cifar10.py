@@ -11,9 +11,10 @@
 # - measure honestly: validation pictures for every choice, test pictures once;
 # - tell from its symptom which of ten usual troubles a run has.
 #
-# 45 minutes to read · 8 minutes to run on a 2-core laptop, 5 of them for training · needs PyTorch basics
-# (tensors, modules, autograd), and the whole model from lesson [06](06_vision_transformer.ipynb); who skips
-# the lessons before needs patches, tokens and the class token from lesson [00](00_start_here.ipynb)
+# 45 minutes to read, 30 for the exercises · 8 minutes to run on a 2-core laptop, 5 of them for training ·
+# needs PyTorch basics (tensors, modules, autograd), and the whole model from lesson
+# [06](06_vision_transformer.ipynb); who skips the lessons before needs patches, tokens and the class token
+# from lesson [00](00_start_here.ipynb)
 
 # %% [markdown]
 # ## Five minutes, and a guess
@@ -952,7 +953,8 @@ checks.progress()
 # - Validation chooses, the test measures once. From scratch, five minutes are not 99.5 %.
 # - Preparation belongs to the model: the same in training and in prediction.
 #
-# Previous: [06 Vision Transformer](06_vision_transformer.ipynb) · Next: [08 Attention maps](08_attention_maps.ipynb)
+# Previous: [06 Vision Transformer](06_vision_transformer.ipynb) · Next:
+# [08 Attention maps](08_attention_maps.ipynb)
 #
 # References: Dosovitskiy et al. 2020, *An Image is Worth 16x16 Words*, section 4.1, Table 2 and appendix
 # B.1 · Krizhevsky 2009, *Learning Multiple Layers of Features from Tiny Images* · Loshchilov & Hutter 2017

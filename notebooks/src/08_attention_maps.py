@@ -11,10 +11,10 @@
 # - test a map against chance, against an untrained model, and by painting over what it points at;
 # - name three things that an attention map does not tell.
 #
-# 45 minutes to read · under 1 minute to run · needs attention from lesson [04](04_attention.ipynb): a token's
-# query is compared with every token's key, and a softmax turns the scores into the shares that it takes from
-# each. Each layer does this several times side by side, each time with weights of its own: these are its
-# **heads**
+# 45 minutes to read, 30 for the exercises · under 1 minute to run · needs attention from lesson
+# [04](04_attention.ipynb): a token's query is compared with every token's key, and a softmax turns the
+# scores into the shares that it takes from each. Each layer does this several times side by side, each time
+# with weights of its own: these are its **heads**.
 
 # %% [markdown]
 # ## Where does it look?
@@ -26,7 +26,8 @@ import torch
 from skimage.data import chelsea
 
 import vitlib
-from vitlib import attention_maps, plots
+from vitlib import attention_maps, checks, plots
+from vitlib.checks import TODO
 from vitlib.data import fit_picture, normalize
 
 photo = fit_picture(chelsea(), 288)  # uint8 (3, 288, 288), for you
@@ -145,10 +146,6 @@ torch.allclose(weights, attention[0], atol=1e-5)
 # </details>
 
 # %% tags=["exercise"]
-from vitlib import checks
-from vitlib.checks import TODO
-
-
 def class_attention(attention):
     """depth x (B, num_heads, T, T) -> (B, depth, num_heads, N)"""
     return TODO  # your code here
@@ -787,6 +784,9 @@ for name, matrix in (("without keepdim", wrong), ("with keepdim", good)):
 # %%
 corner = torch.tensor([0, 0, 0, 1, 0, 0, 0, 0])
 attention_maps.to_grid(corner, (2, 4)), attention_maps.to_grid(corner, (4, 2))
+
+# %%
+checks.progress()
 
 # %% [markdown]
 # ## Recap

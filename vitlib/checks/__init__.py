@@ -8,17 +8,15 @@ thing, on random sizes and values from a fresh seed.
 """
 
 import contextlib
-import json
 import linecache
 import os
+import sysconfig
 import traceback
 from importlib import import_module
 from pathlib import Path
 
 import platformdirs
 import torch
-
-from vitlib.checkpoint import write_whole
 
 
 class _Todo:
@@ -31,12 +29,16 @@ class _Todo:
 TODO = _Todo()
 
 
+class Unfilled(Exception):
+    """An exercise that nobody has begun: not wrong, only open."""
+
+
 class NotYet(Exception):
     """An answer that is not right yet, with a diagnosis that a learner can act on."""
 
 
 _checks = {}
-_PACKAGE = str(Path(__file__).parents[1])
+_NOT_THE_LEARNERS = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"))
 
 
 def check(name):
@@ -79,17 +81,16 @@ def progress():
         print(f"{done}, next: {left[0]}" if left else done)
 
 
-def _progress_file():
+def _passed_folder():
+    """Each check that has passed on this machine leaves an empty file of its name here."""
     folder = os.environ.get("VITLIB_PROGRESS") or platformdirs.user_data_dir("vitlib", appauthor=False)
-    return Path(folder) / "passed.json"
+    return Path(folder) / "passed"
 
 
 def _passed():
     """The names of the checks that have passed on this machine, in any notebook."""
-    try:
-        return json.loads(_progress_file().read_text())
-    except (OSError, ValueError):  # none yet, or a file that something else has damaged
-        return []
+    folder = _passed_folder()
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 
 def _judge(name, answer):
@@ -97,18 +98,22 @@ def _judge(name, answer):
     try:
         with torch.random.fork_rng():
             torch.seed()  # other numbers at every try: an answer cannot pass by luck twice
-            _need(answer)
+            if answer is None:
+                raise Unfilled
+            need(answer)
             verified = _checks[name](answer)
-    except NotImplementedError:
+    except Unfilled:
         print(f"[todo] {name}: not done yet.")
     except NotYet as problem:
         print(f"[not yet] {name}: {problem}")
     except Exception as error:
-        stopped = f"your code stopped with {type(error).__name__}: {error}"
-        print(f"[not yet] {name}: {stopped}{_learners_line(error)}")
+        line, said = _learners_line(error), f"{type(error).__name__}: {error}"
+        stopped = "your code stopped with" if line else "the check could not use what your code gives back:"
+        print(f"[not yet] {name}: {stopped} {said}{line}")
     else:
         with contextlib.suppress(OSError):  # a right answer is right where nothing can be written, too
-            write_whole(_progress_file(), json.dumps(sorted({*_passed(), name})).encode())
+            _passed_folder().mkdir(parents=True, exist_ok=True)
+            (_passed_folder() / name).touch()
         print(f"[ok] {name}: {verified}")
         return True
     return False
@@ -117,16 +122,42 @@ def _judge(name, answer):
 def _learners_line(error):
     """The last line of the learner's own code in a traceback, not torch's and not this file's."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if "site-packages" not in frame.filename and not frame.filename.startswith(_PACKAGE):
+        if not frame.filename.startswith(_NOT_THE_LEARNERS) and "site-packages" not in frame.filename:
             line = (frame.line or linecache.getline(frame.filename, frame.lineno)).strip()
             return f"\n          in your line {frame.lineno}: {line}"
     return ""
 
 
-def _need(got):
-    """An answer that was not written yet ends the check without a verdict."""
-    if got is TODO or got is None or got is ...:
-        raise NotImplementedError
+def need(got):
+    """Without a verdict where the exercise was not begun; NotYet where it gives nothing back."""
+    if got is TODO or got is ...:
+        raise Unfilled
+    if got is None:
+        raise NotYet("your code gives nothing back (None). Does it end with return?")
+
+
+def unchanged(answer, *inputs):
+    """What the answer gives for these tensors; NotYet if it has changed one of them in place."""
+    copies = [tensor.clone() for tensor in inputs]
+    got = answer(*copies)
+    if not all(torch.equal(copy, tensor) for copy, tensor in zip(copies, inputs)):
+        raise NotYet(
+            "your code changes the tensor that it is given, as x += y and x[0] = y do, and whoever calls it "
+            "finds other numbers than before. Make a new tensor: x = x + y."
+        )
+    return got
+
+
+def reached(what, result, tensors):
+    """NotYet where no gradient comes from `result` to one of the tensors (a dict of name -> tensor)."""
+    cut = "With .detach(), .data, torch.no_grad() or a way through NumPy, training cannot change anything."
+    if not result.requires_grad:
+        raise NotYet(f"{what} has the right numbers, but no gradient flows through it. {cut}")
+    loss = (result * torch.randn_like(result)).sum()
+    gradients = torch.autograd.grad(loss, list(tensors.values()), allow_unused=True)
+    for name, gradient in zip(tensors, gradients):
+        if gradient is None or not gradient.any():
+            raise NotYet(f"{what}: no gradient reaches {name}. {cut}")
 
 
 def equal(what, got, want, tolerance=1e-5, diagnoses=()):
@@ -135,11 +166,16 @@ def equal(what, got, want, tolerance=1e-5, diagnoses=()):
     `diagnoses` are pairs (wrong tensor, words): where the learner's numbers are those of a known mistake, the
     words say which.
     """
-    _need(got)
+    need(got)
     if not torch.is_tensor(got):
         raise NotYet(f"{what} should be a tensor, but it is of type {type(got).__name__}.")
     if got.shape != want.shape:
         raise NotYet(f"{what} should have shape {tuple(want.shape)}, but it has {tuple(got.shape)}.")
+    if got.dtype != want.dtype:
+        raise NotYet(
+            f"{what} should be of type {want.dtype}, but it is of type {got.dtype}, which the layers after "
+            f"it could not take. Begin with {want.dtype}, or convert at the end: .to({want.dtype})."
+        )
     if _close(got, want, tolerance):
         return
     for wrong, words in diagnoses:

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import torch
 from torch import nn
+from torch.autograd.graph import allow_mutation_on_saved_tensors
 from torch.nn import functional
 
-from vitlib.checks import NotYet, _need, check, equal
+from vitlib.checks import NotYet, check, equal, need, reached, unchanged
 from vitlib.encoder import DropPath, EncoderBlock
 
 
@@ -49,14 +50,21 @@ class LayerScaleBlock(EncoderBlock):
 
 @check("layer_norm")
 def check_layer_norm(answer):
-    batch, num_tokens, embed_dim = random_sizes()
+    with allow_mutation_on_saved_tensors():  # who works in place on tensors of their own is right
+        for batch in (several(), 1):
+            judge_layer_norm(answer, batch, *random_sizes())
+    return "every token on its own, biased variance, eps inside the root."
+
+
+def judge_layer_norm(answer, batch, num_tokens, embed_dim):
     # Channels of different height and spread: what is averaged over the wrong axis differs clearly.
     tokens = torch.randn(batch, num_tokens, embed_dim) * (0.5 + torch.rand(embed_dim))
     tokens = tokens + torch.randn(embed_dim) + 2 * torch.randn(num_tokens, 1)
     weight, bias = 1 + torch.rand(embed_dim), torch.randn(embed_dim)
+    tokens, weight, bias = (tensor.requires_grad_() for tensor in (tokens, weight, bias))
     eps = 0.2 + 0.2 * torch.rand(()).item()  # large, so that its place shows
     try:
-        got = answer(tokens.clone(), weight.clone(), bias.clone(), eps)
+        got = unchanged(lambda *tensors: answer(*tensors, eps), tokens, weight, bias)
     except RuntimeError as error:
         if "must match the size" in str(error):
             raise NotYet(
@@ -67,7 +75,7 @@ def check_layer_norm(answer):
     equal("the result", got, token_by_token(tokens, weight, bias, eps), diagnoses=[
         (make(tokens, weight, bias, eps), words) for words, make in LAYER_NORM_MISTAKES.items()
     ])  # fmt: skip
-    return f"every token on its own, {embed_dim} channels, biased variance, eps inside the root."
+    reached("the result", got, {"the tokens": tokens, "weight": weight, "bias": bias})
 
 
 def token_by_token(tokens, weight, bias, eps):
@@ -139,17 +147,19 @@ LAYER_NORM_MISTAKES = {
 @check("drop_path")
 def check_drop_path(answer):
     rate = 0.2 + 0.15 * torch.rand(()).item()
-    tokens = 0.5 + torch.rand(2000, 3, 5)  # never 0, so that a 0 in the result was dropped
-    judge_evaluation(answer(tokens.clone(), rate, False), tokens, rate)
+    num_images, num_tokens, embed_dim = int(torch.randint(1900, 2100, ())), *random_sizes()
+    tokens = 0.5 + torch.rand(num_images, num_tokens, embed_dim)  # never 0: a 0 in the result was dropped
+    tokens.requires_grad_()
+    judge_evaluation(unchanged(lambda tokens: answer(tokens, rate, False), tokens), tokens, rate)
     try:
-        got = answer(tokens.clone(), rate, True)
+        got = unchanged(lambda tokens: answer(tokens, rate, True), tokens)
     except RuntimeError as error:
         if "must match the size" in str(error):
             raise NotYet(
                 f"{error}. What does not line up with (B, T, D)? One draw for each image is (B, 1, 1)."
             ) from error
         raise
-    _need(got)
+    need(got)
     if not torch.is_tensor(got) or got.shape != tokens.shape:
         raise NotYet(f"in training, give back a tensor of the input's shape, {tuple(tokens.shape)}.")
     factor = got / tokens  # 0, or by what a number was multiplied
@@ -157,8 +167,12 @@ def check_drop_path(answer):
         raise NotYet("in training everything is dropped.")
     judge_pattern(factor)
     judge_factor(factor[:, 0, 0], rate)
+    equal("in training, the result", got, tokens / (1 - rate) * (got != 0))
+    reached("in training, the result", got, {"the tokens": tokens})
     if torch.equal(got, answer(tokens.clone(), rate, True)):
         raise NotYet("two calls drop the same images: the draw must be a new one at each call.")
+    alone = answer(tokens[:1].clone(), rate, True)
+    equal("for a single image, the result", alone, tokens[:1] / (1 - rate) * bool(torch.count_nonzero(alone)))
     return f"drops whole images, {rate:.0%} of them, divides the rest by {1 - rate:.2f}; off in evaluation."
 
 
@@ -221,20 +235,27 @@ def judge_factor(factor, rate):
 
 @check("encode")
 def check_encode(answer):
+    with allow_mutation_on_saved_tensors():  # as for layer_norm
+        for batch, depth in zip((several(), 1), (torch.randperm(3) + 2).tolist()):
+            judge_encode(answer, batch, depth)
+    return "the blocks and the last norm give what PyTorch's pre-norm encoder gives from the same weights."
+
+
+def judge_encode(answer, batch, depth):
     """The parts handed to the learner are those of PyTorch's layers, and PyTorch's layers judge."""
-    batch, num_tokens, _ = random_sizes()
-    layers = [torch_layer(embed_dim=8, num_heads=2) for _ in range(3)]
+    layers = [torch_layer(embed_dim=8, num_heads=2) for _ in range(depth)]
     norm = noisy(nn.LayerNorm(8))
     blocks = [parts_of(layer) for layer in layers]
-    tokens = torch.randn(batch, num_tokens, 8)
+    num_tokens, _ = random_sizes()
+    tokens = torch.randn(batch, num_tokens, 8, requires_grad=True)
     try:
-        got, again = (answer(tokens.clone(), blocks, norm) for _ in range(2))
+        got, again = (unchanged(lambda tokens: answer(tokens, blocks, norm), tokens) for _ in range(2))
     except TypeError as error:
         if "SimpleNamespace" in str(error):
             raise NotYet("a block here is only its four parts: write out equations 2 and 3.") from error
         raise_if_pair(error)
         raise
-    _need(got)
+    need(got)
     if isinstance(got, tuple):
         raise NotYet("give back the tokens alone, not a tuple.")
     want = tokens
@@ -248,7 +269,11 @@ def check_encode(answer):
     if torch.is_tensor(got) and got.shape == want[:, 0].shape:
         raise NotYet("this is one token of each picture. Give back all of them, (B, T, D).")
     equal("the result", got, want, 1e-4, diagnoses)
-    return "3 blocks and the last norm give what PyTorch's pre-norm encoder gives from the same weights."
+    learned = {"the tokens": tokens, "norm": norm.weight}
+    for number, layer in enumerate(layers):
+        learned[f"blocks[{number}].attention"] = layer.self_attn.in_proj_weight
+        learned[f"blocks[{number}].mlp"] = layer.linear1.weight
+    reached("the result", got, learned)
 
 
 NOISE_IN_EVALUATION = (
@@ -401,12 +426,24 @@ def encode_mistakes(tokens, blocks, norm):
 
 @check("LayerScaleBlock")
 def check_layer_scale_block(answer):
-    num_heads = 2
+    num_heads, others = (torch.randperm(3)[:2] + 2).tolist()
+    judge_layer_scale_block(answer, several(), num_heads)
+    judge_layer_scale_block(answer, 1, others)
+    return "two learned scales; folded into the branches' last weights they give the same."
+
+
+def judge_layer_scale_block(answer, batch, num_heads):
     embed_dim = 2 * num_heads * int(torch.randint(2, 5, ()))
     initial = 0.01 + 0.1 * torch.rand(()).item()
     block = answer(embed_dim, num_heads, initial=initial).eval()
-    tokens = torch.randn(2, 5, embed_dim)
+    num_tokens, _ = random_sizes()
+    tokens = torch.randn(batch, num_tokens, embed_dim)
     scales = judge_scales(block, tokens, initial)
+    if block.attention.num_heads != num_heads:
+        raise NotYet(
+            f"for num_heads={num_heads} its attention has {block.attention.num_heads} heads. Pass the "
+            "argument on: super().__init__(embed_dim, num_heads)."
+        )
     for parameter in block.parameters():
         parameter.data.copy_(0.4 * torch.randn(parameter.shape))
     with torch.no_grad():
@@ -418,20 +455,28 @@ def check_layer_scale_block(answer):
             first, second = second, first  # defined in the other order
         diagnoses = list(layer_scale_mistakes(tokens, block, first, second))
         equal("the first output", got, scaled_layer(block, first, second)(tokens), 1e-4, diagnoses)
+    try:
+        reached("the first output", block(tokens)[0], dict(block.named_parameters()))
+    except RuntimeError as error:
+        if "inplace" in str(error):
+            raise NotYet(
+                "right, but backward() stops: += changes tokens that an earlier step still needs for its "
+                "gradient. Make new ones: tokens = tokens + ..."
+            ) from error
+        raise
     judge_attention(block, tokens)
-    return f"two scales of {embed_dim} numbers; folded into the branches' last weights they give the same."
 
 
 def judge_scales(block, tokens, initial):
     """The two new parameters of a learner's block, or what is wrong with them."""
     try:
-        out = block(tokens.clone())
+        out = unchanged(block, tokens)
     except TypeError as error:
         raise_if_pair(error)
         raise
     for part in out if isinstance(out, tuple) else (out,):
         if part is not None or not isinstance(out, tuple):
-            _need(part)
+            need(part)
     if not isinstance(out, tuple) or len(out) != 2:
         raise NotYet("forward gives back two things, as EncoderBlock does: tokens, attention.")
     width = tokens.shape[-1]
@@ -526,6 +571,11 @@ def judge_attention(block, tokens):
 # --- helpers ------------------------------------------------------------------------------------------------
 
 
+def several():
+    """More than one picture, and fewer than there are tokens."""
+    return int(torch.randint(2, 4, ()))
+
+
 def random_sizes():
-    """Batch, tokens, channels: small, and all different."""
-    return int(torch.randint(2, 4, ())), int(torch.randint(4, 6, ())), int(torch.randint(6, 9, ()))
+    """Tokens and channels: small, and different."""
+    return int(torch.randint(4, 6, ())), int(torch.randint(6, 9, ()))

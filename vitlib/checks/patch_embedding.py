@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn.functional import conv2d
 
-from vitlib.checks import TODO, NotYet, _need, check, equal
+from vitlib.checks import TODO, NotYet, check, equal, need, reached, unchanged
 
 
 def num_patches(image_size, patch_size):
@@ -41,13 +41,14 @@ def check_num_patches(answer):
     for _ in range(3):
         right, image_size, patch_size, mistakes = random_sizes()
         got = answer(image_size, patch_size)
-        _need(got)
+        need(got)
         where = "For an image of {}x{} and patches of {}x{} ".format(*image_size, *patch_size)
-        if isinstance(got, list | tuple):
-            raise NotYet(f"{where}you give {got}. One number is asked for: rows times columns.")
         if isinstance(got, str):
             raise NotYet(f"{where}you give {got!r}, which is a text. Give a number.")
-        number = float(got)
+        try:
+            number = float(got)
+        except (TypeError, ValueError, RuntimeError):
+            raise NotYet(f"{where}you give {got!r}. One number is asked for: rows times columns.") from None
         for wrong, words in mistakes:
             if number == wrong:
                 raise NotYet(f"{where}you give {got}: {words}")
@@ -97,7 +98,7 @@ def check_patchify(answer):
     except Exception as error:
         works_for_the_usual_sizes(answer, error, shape, p)
         raise
-    _need(got)
+    need(got)
     explain_shape(got, {
         (b, c * p * p, n): "is (B, C·P·P, N). Exchange the last two axes: transpose(1, 2).",
         (b, rows, columns, c * p * p): "still has rows and columns apart. Merge them into one axis N.",
@@ -146,6 +147,9 @@ def check_patchify(answer):
         if not torch.equal(got.float(), want):
             raise NotYet(first_stray(got, want, images))
     equal("the result", got, want)
+    alone = images[:1, :1]
+    equal("for one image of one channel, the result", answer(alone.clone(), p), cut_in_loops(alone, p))
+    unchanged(lambda images: answer(images, p), images)
     return f"every pixel of {b} images of {shape[1:]} is in its place, {rows} rows of {columns} patches."
 
 
@@ -204,7 +208,7 @@ def check_to_conv_weight(answer):
     c, p, d, rows, columns = (torch.randperm(5) + 2).tolist()
     weight, images = torch.randn(d, p * p * c), torch.randn(3, c, rows * p, columns * p)
     got = answer(weight.clone(), c, p)
-    _need(got)
+    need(got)
     explain_shape(got, {
         (d, p, p, c): "has the channels last. Conv2d wants them second: (D, C, P, P).",
         (p, p, c, d): "is JAX's layout. PyTorch's Conv2d wants (D, C, P, P).",
@@ -225,6 +229,7 @@ def check_to_conv_weight(answer):
     equal("the weight", got, four.permute(0, 3, 1, 2), diagnoses=mistakes)
     tokens = cut_in_loops(images, p, channels_last=True) @ weight.T
     equal("what the convolution gives", conv2d(images, got, stride=p).flatten(2).mT, tokens, 1e-4)
+    unchanged(lambda weight: answer(weight, c, p), weight)
     return "the convolution gives the same tokens as the linear map, on random images."
 
 
@@ -236,16 +241,15 @@ def check_overlapping_patches(answer):
     stride, c = torch.randint(2, 4, (2,)).tolist()
     p = 2 * stride + torch.randint(2, ()).item()
     rows, columns, b = (torch.randperm(4)[:3] + 3).tolist()
-    d = 11
+    d = torch.randint(8, 12, ()).item()  # no axis passes for another
     size, n = (p + stride * (rows - 1), p + stride * (columns - 1)), rows * columns
     layer = answer(size, p, stride, c, d)
     where = f"Image {size[0]}x{size[1]}, patch_size {p}, stride {stride}: "
     judge_count(layer, n, size, p, stride, where)
     images = torch.randn(b, c, *size)
     want = fill_and_predict(layer, images, p, stride, d, where)
-    with torch.no_grad():
-        got = layer(images)
-    _need(got)
+    got = unchanged(layer, images)
+    need(got)
     side_by_side = (size[0] // p) * (size[1] // p)
     padded = ((size[0] + p // 2 * 2 - p) // stride + 1) * ((size[1] + p // 2 * 2 - p) // stride + 1)
     explain_shape(got, {
@@ -261,6 +265,8 @@ def check_overlapping_patches(answer):
         (as_columns, "the tokens come column by column. Go along the first row of patches, then the next."),
     ]  # fmt: skip
     equal("the result", got, want, 1e-4, diagnoses)
+    equal("for one image, the result", layer(images[:1]), want[:1], 1e-4)
+    reached("the result", got, dict(layer.named_parameters()))
     return f"{rows}x{columns} tokens, each from its own {p}x{p} pixels, {stride} pixels apart."
 
 
@@ -271,7 +277,7 @@ def judge_count(layer, right, size, patch_size, stride, where):
     if not hasattr(layer, "num_patches"):
         raise NotYet("the layer has no num_patches. Set self.num_patches in __init__.")
     got = layer.num_patches
-    _need(got)
+    need(got)
     height, width = size
     down, across = ((side - patch_size) // stride + 1 for side in size)
     mistakes = {
@@ -284,7 +290,9 @@ def judge_count(layer, right, size, patch_size, stride, where):
         across**2: "counts the columns twice. The image need not be square.",
     }  # fmt: skip
     if got != right:
-        words = mistakes.get(got, "how many places are there for the patch, down and across?")
+        words = "how many places are there for the patch, down and across? Give one number."
+        if isinstance(got, int | float):
+            words = mistakes.get(got, words)
         raise NotYet(f"{where}num_patches is {got}: {words}")
     if getattr(layer, "projection", None) is TODO:
         raise NotYet("num_patches is right. self.projection is still to do.")
@@ -308,8 +316,8 @@ def fill_and_predict(layer, images, patch_size, stride, embed_dim, where):
     scale, bias = torch.randn(2, embed_dim)
     with torch.no_grad():
         for parameter in layer.parameters():
-            if parameter.ndim == 1:
-                parameter.copy_(bias)
+            if parameter.numel() == embed_dim:  # (D,), or with axes of length 1
+                parameter.copy_(bias.view(parameter.shape))
             elif parameter.shape[0] == embed_dim:
                 parameter.copy_(scale.view(-1, *[1] * (parameter.ndim - 1)))
             else:  # written by hand, with D as its last axis

@@ -9,48 +9,30 @@ from PIL import Image
 from torch import nn
 from torch.nn.functional import interpolate
 
-from vitlib.checks import NotYet, _need, check, equal
+from vitlib.checks import NotYet, check, equal, need, reached, unchanged
 
 
 @check("TokensWithPositions")
 def _(answer):
-    batch, patches, width = 3, random.randint(5, 9), random.randint(4, 9)
+    patches, width = random.randint(6, 9), random.randint(4, 9)
     module = build(answer, patches, width)
     before = learnable(module)
-    tokens = torch.randn(batch, patches, width)
-    try:
-        got = module(tokens)
-    except RuntimeError:
-        explain_misfit(module, patches, width)
-        raise
-    _need(got)
-    sizes = tuple(got.shape)
-    if sizes == (batch, patches, width):
-        raise NotYet(f"{patches} tokens come out. Put the class token in front: {patches + 1} tokens.")
-    if sizes[:2] == (batch, patches + 1) and sizes[2:] > (width,):
-        raise NotYet(
-            f"the tokens became {sizes[2]} wide, from {width}: the positions are appended. Add them with +."
-        )
-    if sizes[0] == batch and len(sizes) == 3 and sizes[1] > patches + 1:
-        raise NotYet(f"{sizes[1]} tokens come out: the positions stand behind the tokens. Add them with +.")
-    offset = added(module, batch, patches, width)  # (N + 1, D): the class token and the positions
-    right = torch.cat([offset[:1].expand(batch, 1, width), tokens + offset[1:]], dim=1)
-    constant = got[:, :-1] - tokens
-    if sizes == tuple(right.shape) and torch.allclose(constant, constant[:1].expand_as(constant), atol=1e-5):
-        raise NotYet("the class token stands last. Put it in front: torch.cat([class_token, tokens], dim=1).")
-    equal("the result", got, right)
+    for batch in (*random.sample(range(2, 6), 2), 1):  # one alone could be the one that an answer has fixed
+        judge_sum(module, batch, patches, width)
     if learnable(module) > before:
         raise NotYet(
             "the positions are made in forward, so an optimizer built before never sees them, and there are "
             "as many as the first batch needs. Make them in __init__, with nn.Parameter."
         )
-    reached = [numbers_behind(module, row, patches, width) for row in range(patches + 1)]
-    if max(reached[1:]) == 0:
+    if before:  # else the words below say more
+        judge_gradients(module, torch.randn(2, patches, width))
+    behind = [numbers_behind(module, row, patches, width) for row in range(patches + 1)]
+    if max(behind[1:]) == 0:
         raise NotYet(
             "no learned number reaches the patches: the positions are no parameters, so no optimizer will "
             "change them. Wrap them: nn.Parameter(...)."
         )
-    if reached[0] == width:
+    if behind[0] == width:
         raise NotYet(
             "the class token gets no position of its own. First put it in front of the patches, then add "
             f"the positions, {patches + 1} of them."
@@ -66,11 +48,41 @@ def _(answer):
     return f"class token first, then one learned position for each of {patches + 1} tokens, in every image."
 
 
+def judge_sum(module, batch, patches, width):
+    tokens = torch.randn(batch, patches, width)
+    try:
+        got = unchanged(module, tokens)
+    except RuntimeError:
+        explain_misfit(module, patches, width)
+        raise
+    need_tensor(got)
+    sizes = tuple(got.shape)
+    if sizes == (batch, patches, width):
+        raise NotYet(f"{patches} tokens come out. Put the class token in front: {patches + 1} tokens.")
+    if sizes[:2] == (batch, patches + 1) and sizes[2:] > (width,):
+        raise NotYet(
+            f"the tokens became {sizes[2]} wide, from {width}: the positions are appended. Add them with +."
+        )
+    if sizes[0] == batch and len(sizes) == 3 and sizes[1] > patches + 1:
+        raise NotYet(f"{sizes[1]} tokens come out: the positions stand behind the tokens. Add them with +.")
+    explain_shape(got, (batch, patches + 1, width))
+    try:
+        offset = added(module, batch, patches, width)  # (N + 1, D): the class token and the positions
+    except NotYet:
+        explain_misfit(module, patches, width)
+        raise
+    right = torch.cat([offset[:1].expand(batch, 1, width), tokens + offset[1:]], dim=1)
+    constant = got[:, :-1] - tokens
+    if batch > 1 and torch.allclose(constant, constant[:1].expand_as(constant), atol=1e-5):
+        raise NotYet("the class token stands last. Put it in front: torch.cat([class_token, tokens], dim=1).")
+    equal("the result", got, right)
+
+
 @check("sincos_1d")
 def _(answer):
     positions, width = random.choice([5, 7, 9]), random.choice([6, 8, 12])
     got = answer(positions, width)
-    _need(got)
+    need(got)
     right = formula(positions, width)
     sine, cosine = right[:, 0::2], right[:, 1::2]
     degrees = math.pi / 180
@@ -91,6 +103,8 @@ def _(answer):
          "radians already."),
         (formula(positions, width, shared=False), "a sine and its cosine have different frequencies. Both "
          "of a pair have that of the pair."),
+        (formula(positions, width, power=4, shared=False), "i counts the columns, 0 to D - 1. Let it count "
+         "the pairs, 0 to D/2 - 1: a sine and its cosine share one i."),
     ]  # fmt: skip
     explain(got, mistakes, tolerance=5e-3)  # sines of large angles are inexact in float32
     equal("the result", got, right, tolerance=1e-4)
@@ -99,18 +113,19 @@ def _(answer):
 
 @check("resize_positional_embedding")
 def _(answer):
-    old, new, width = random.choice([(3, 5), (5, 3), (4, 6)]), random.choice([(7, 8), (9, 7)]), 4
+    old, new = random.choice([(3, 5), (5, 3), (4, 6)]), random.choice([(7, 8), (9, 7)])
+    width = random.randint(2, 7)
     embedding = torch.randn(1, 1 + old[0] * old[1], width)
     try:
         got = answer(embedding.clone(), old, new)
     except Exception:
-        if works_on_a_square(answer):
+        if works_on_a_square(answer, width):
             raise NotYet(
                 f"it works on a square grid, and stops on one of {old[0]}x{old[1]}. Take the numbers of rows "
                 "and columns from old_grid, not the root of the number of patches."
             ) from None
         raise
-    _need(got)
+    need(got)
     right = resized_by_pillow(embedding, old, new)
     patches, first = embedding[:, 1:], embedding[:, :1]
 
@@ -139,6 +154,8 @@ def _(answer):
         (torch.cat([first, resized(old=old[::-1])], dim=1), "the old grid's rows and columns are exchanged."),
         (torch.cat([first, resized(new=new[::-1])], dim=1), "the new grid's rows and columns are exchanged. "
          "interpolate wants size=(rows, columns)."),
+        (torch.cat([first, resized(old=old[::-1], new=new[::-1])], dim=1), "rows and columns are exchanged "
+         "in both grids. The patches come row by row: (rows columns), not (columns rows)."),
         (torch.cat([first, torn.flatten(2).mT], dim=1), "a reshape from (N, D) to (D, rows, columns) mixes "
          "positions with widths. Reshape to (rows, columns, D), then permute."),
         (torch.cat([first, torn.reshape(1, -1, width)], dim=1), "a reshape from (N, D) to (D, rows, columns) "
@@ -159,24 +176,35 @@ def _(answer):
     if torch.is_tensor(got) and got.shape == right.shape and not torch.equal(got[:, :1], first):
         raise NotYet("the class token's row changed. It has no place on the grid: keep it as it is.")
     equal("the result", got, right)
+    unchanged(lambda embedding: answer(embedding, old, new), embedding)
     return f"from {old[0]}x{old[1]} to {new[0]}x{new[1]} patches, and the class token's row is as it was."
 
 
 @check("PositionsByAxis")
 def _(answer):
-    batch, (rows, columns), half = 3, random.choice([(2, 5), (5, 2), (3, 4)]), random.randint(2, 4)
+    (rows, columns), half = random.choice([(2, 5), (5, 2), (3, 4)]), random.randint(2, 4)
     patches, width = rows * columns, 2 * half
     module = build(answer, (rows, columns), width)
-    tokens = torch.randn(batch, patches + 1, width)
-    got = module(tokens)
-    _need(got)
-    equal("the result", got, tokens + added(module, batch, patches + 1, width))
+    for batch in (random.randint(2, 5), 1):
+        tokens = torch.randn(batch, patches + 1, width)
+        got = unchanged(module, tokens)
+        need_tensor(got)
+        if batch > 1 and tuple(got.shape) in ((patches + 1, width), (1, patches + 1, width)):
+            raise NotYet("these are the positions alone. Add them to the tokens.")
+        explain_shape(got, tokens.shape)
+        before = added(module, batch, patches + 1, width)
+        equal("the result", got, tokens + before)
     if not learnable(module):
         raise NotYet("nothing is learned. Wrap the tables of rows and columns: nn.Parameter(...).")
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.normal_()  # a table of zeros would look right anywhere
     offset = added(module, batch, patches + 1, width).detach()
+    if torch.equal(before, offset):
+        raise NotYet(
+            "the learned numbers change, and what is added does not: the table was put together once, in "
+            "__init__, so training would not reach it. Put it together in forward."
+        )
     grid = offset[1:].view(rows, columns, width)
     count, one_axis = learnable(module), half * (rows + columns)
     if count == width * (patches + 1):
@@ -215,6 +243,7 @@ def _(answer):
             f"there are {count} learned numbers. {rows} rows and {columns} columns, each {half} wide, and "
             f"the class token, {width} wide, make {one_axis + width}."
         )
+    judge_gradients(module, tokens)
     return f"{count} learned numbers for {rows}x{columns} patches, instead of {width * (patches + 1)}."
 
 
@@ -230,11 +259,32 @@ def explain(got, mistakes, tolerance):
 
 
 def build(answer, *sizes):
-    """An instance of the learner's class."""
+    """An instance of the learner's class, whose learned numbers are random, whatever they started with."""
     module = answer(*sizes)
     if not isinstance(module, nn.Module):
         raise NotYet(f"this is a {type(module).__name__}, not a module. Write a class that is an nn.Module.")
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_()  # where zeros are added, nothing shows
     return module
+
+
+def need_tensor(got):
+    need(got)
+    if not torch.is_tensor(got):
+        equal("the result", got, torch.empty(0))
+
+
+def explain_shape(got, shape):
+    """Refuse a shape or a type in the words of `equal`, before the numbers are looked at."""
+    if (tuple(got.shape), got.dtype) != (tuple(shape), torch.float32):
+        equal("the result", got, torch.empty(shape))
+
+
+def judge_gradients(module, tokens):
+    """Can everything learn that is in the module, and what comes before it?"""
+    tokens = tokens.clone().requires_grad_()
+    reached("the result", module(tokens), {"the tokens": tokens, **dict(module.named_parameters())})
 
 
 def learnable(module):
@@ -290,7 +340,7 @@ def formula(positions, width, first=0, power=2, unit=1.0, shared=True):
         row = []
         for i in range(width // 2):
             angle = position / 10000 ** (power * i / width) * unit
-            beside = angle if shared else position / 10000 ** ((2 * i + 1) / width)
+            beside = angle if shared else position / 10000 ** (power * (i + 0.5) / width)
             row += [math.sin(angle), math.cos(beside)]
         table.append(row)
     return torch.tensor(table)
@@ -305,8 +355,8 @@ def resized_by_pillow(embedding, old, new):
     return torch.cat([embedding[:, :1], patches[None]], dim=1)
 
 
-def works_on_a_square(answer):
-    embedding = torch.randn(1, 17, 4)
+def works_on_a_square(answer, width):
+    embedding = torch.randn(1, 17, width)
     try:
         return torch.allclose(
             answer(embedding.clone(), (4, 4), (6, 6)), resized_by_pillow(embedding, (4, 4), (6, 6)), atol=1e-5

@@ -2,13 +2,14 @@
 
 import copy
 from itertools import chain
+from numbers import Real
 
 import torch
 from torch import nn
 from torch.nn.functional import unfold
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitlib.checks import TODO, NotYet, _need, check, equal
+from vitlib.checks import TODO, NotYet, Unfilled, check, equal, need, reached, unchanged
 from vitlib.encoder import EncoderBlock
 from vitlib.patch_embedding import PatchEmbedding
 from vitlib.vit import VisionTransformer
@@ -80,29 +81,45 @@ class TwoQuestions(VisionTransformer):
 
 @check("SmallViT")
 def check_small_vit(answer):
+    judge_small_vit(answer, batch=at_random(2, 5), depth=at_random(4, 5))
+    judge_small_vit(answer, batch=1, depth=at_random(2, 3))
+    return "the logits of an independent model with your weights; dropout in training only."
+
+
+def judge_small_vit(answer, batch, depth):
     num_heads, channels, rows, patch, num_classes = (at_random(*ends) for ends in SIZES)
-    image_size, width, depth = (rows * patch, (rows + 2) * patch), 6 * num_heads, 3
+    image_size, width = (rows * patch, (rows + 2) * patch), 6 * num_heads
     arguments = (image_size, patch, channels, num_classes, width, depth, num_heads)
     model = answer(*arguments, dropout=0.5).eval()
     parts = ("patch_embedding", "class_token", "positions", "dropout", "blocks", "norm", "head")
     for name in parts:
         if not hasattr(model, name):
             raise NotYet(f"self.{name} is missing. Leave __init__ as it is; only forward is yours.")
+    for name, number in (("class_token", 1), ("positions", rows * (rows + 2) + 1)):
+        if (shape := getattr(model, name).shape) != (1, number, width):
+            raise NotYet(f"self.{name} should have shape {(1, number, width)}, but it has {tuple(shape)}.")
+    if isinstance(model.blocks, list | tuple):
+        raise NotYet(
+            "self.blocks is a plain list, in which PyTorch finds no parameters: no optimizer would train "
+            "them, and eval() does not reach them. Keep them in nn.ModuleList."
+        )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.3)
         model.class_token.normal_()
         model.positions.normal_()
-        images = torch.randn(4, channels, *image_size)
-        got = run(model, images)
+    images = torch.randn(batch, channels, *image_size)
+    got = run(model, images)
+    with torch.no_grad():
         if torch.is_tensor(got) and not torch.equal(got, model(images)):
             raise NotYet(
                 "in evaluation, the same images give other logits the second time: dropout is on. "
                 "self.dropout goes by model.eval(); the function dropout() needs training=self.training."
             )
         judge_logits(got, model, images)
+    reached("the logits", got, dict(model.named_parameters()))
+    with torch.no_grad():
         judge_dropout(model, images)
-    return "the logits of an independent model with your weights; dropout in training only."
 
 
 SIZES = [(2, 3), (1, 3), (2, 3), (2, 4), (4, 6)]  # heads, channels, rows, patch size, classes
@@ -115,9 +132,13 @@ def at_random(low, high):
 def run(model, images):
     """The learner's logits; the usual errors in words."""
     try:
-        return model(images)
+        return unchanged(model, images)
     except (RuntimeError, AttributeError, TypeError) as error:
         words = str(error)
+        if "ModuleList" in words:
+            raise NotYet(
+                "self.blocks is a list. Send the tokens through its blocks one by one, in a loop."
+            ) from error
         if "tuple" in words:
             raise NotYet(
                 "a block gives back two things, tokens and attention: tokens, _ = block(tokens)."
@@ -129,15 +150,15 @@ def run(model, images):
             ) from error
         if "Sizes of tensors must match" in words:
             raise NotYet(
-                "there is one class token, but there are 4 images. Let them share it: "
+                f"here are {len(images)} images, and each needs the class token: "
                 "self.class_token.expand(len(tokens), -1, -1)."
             ) from error
         raise
 
 
 def judge_logits(got, model, images):
-    _need(got)
-    right = by_hand(model, images)
+    need(got)
+    right, depth = by_hand(model, images), len(model.blocks)
     tokens = by_hand(model, images, read="all")  # (B, T, D), normed
     width, num_tokens = tokens.shape[2], tokens.shape[1]
     if torch.is_tensor(got) and got.shape != right.shape:
@@ -162,18 +183,28 @@ def judge_logits(got, model, images):
         "token 1 goes into the head, the first patch. The class token is at index 0.": {"read": 1},
         "the mean of all tokens goes into the head, class token included. Take token 0.": {"read": "mean"},
         "the mean of the patches goes into the head. Take token 0.": {"read": "patches"},
+        "the tokens are added to what a block gives. Its residuals (equations 2 and 3) are inside it.": {
+            "residual": True
+        },
         "only the last block did something: each must get what the one before it gave.": {"blocks": [-1]},
         "only the first block did something. Does something after it stand inside the loop?": {"blocks": [0]},
         "the blocks are missing.": {"blocks": []},
-        "the blocks run in reverse order.": {"blocks": [2, 1, 0]},
+        "the blocks run in reverse order.": {"blocks": range(depth)[::-1]},
     }
+    for number in range(2, depth):
+        words = f"only {number} of {depth} blocks did something. Loop over all: for block in self.blocks."
+        wrong[words] = {"blocks": range(number)}
     diagnoses = ((by_hand(model, images, **mistake), words) for words, mistake in wrong.items())
-    softmax = "these are probabilities. Give logits: the loss does the softmax itself."
-    equal("the logits", got, right, 1e-4, chain([(right.softmax(dim=1), softmax)], diagnoses))
+    softmaxed = [
+        (right.softmax(dim=1), "these are probabilities. Give logits: the loss does the softmax itself."),
+        (right.log_softmax(dim=1), "these are logarithms of probabilities. Give logits: the loss does the "
+                                   "log_softmax itself."),
+    ]  # fmt: skip
+    equal("the logits", got, right, 1e-4, chain(softmaxed, diagnoses))
 
 
 def by_hand(model, images, place="first", positions="all", norm="last", read="class", token="own",
-            blocks=(0, 1, 2)):  # fmt: skip
+            blocks=None, residual=False, dropped=False):  # fmt: skip
     """The logits of a ViT with the weights of `model`, from PyTorch's own layers, with mistakes on demand."""
     projection = model.patch_embedding.projection
     pixels = unfold(images, projection.kernel_size, stride=projection.stride)  # (B, C·P·P, N)
@@ -191,8 +222,9 @@ def by_hand(model, images, place="first", positions="all", norm="last", read="cl
     own = own.repeat(len(images), 1, 1)
     tokens = torch.cat([own, patches] if place == "first" else [patches, own], dim=1)
     tokens = model.norm(tokens) if norm == "first" else tokens
-    for number in blocks:
-        tokens = torch_block(model.blocks[number])(tokens)
+    tokens = tokens * (not dropped)  # a dropout of everything, after the positions
+    for number in range(len(model.blocks)) if blocks is None else blocks:
+        tokens = torch_block(model.blocks[number])(tokens) + tokens * residual
         tokens = model.norm(tokens) if norm == "each" else tokens
     tokens = model.norm(tokens) if norm == "last" else tokens
     if read == "all":
@@ -218,12 +250,19 @@ def torch_block(block):
 
 
 def judge_dropout(model, images):
-    """Only the model's own dropout is on: it must change the logits."""
+    """The model's own dropout, and no other, drops everything: nothing is left where it stands."""
     expected = model(images)
     model.dropout.train()
     model.training = True
-    if torch.equal(model(images), expected):
+    model.dropout.p = 1.0
+    got = model(images)
+    if torch.equal(got, expected):
         raise NotYet("right in evaluation, but self.dropout is not used. It follows the positions.")
+    if not torch.allclose(got, by_hand(model, images, dropped=True), atol=1e-4, rtol=1e-4):
+        raise NotYet(
+            "right in evaluation, but self.dropout stands elsewhere. It takes the tokens with positions, "
+            "before the first block."
+        )
 
 
 # --- its size -----------------------------------------------------------------------------------------------
@@ -238,23 +277,36 @@ def check_count_parameters(answer):
 
 
 def random_sizes():
-    """Sizes in the order of the exercises: N, P, C, K, D, L. D is a multiple of 4, for heads."""
-    limits = [(30, 60), (5, 9), (2, 4), (11, 29), (10, 20), (3, 5)]
+    """Sizes in the order of the exercises: N, P, C, K, D, L. D is a multiple of 4, for heads.
+
+    T lies between D and 2·D: were it one of these, two different mistakes would give the same number.
+    """
+    limits = [(90, 110), (5, 9), (2, 4), (11, 29), (15, 20), (3, 5)]
     sizes = [at_random(*ends) for ends in limits]
     sizes[4] *= 4
     return sizes
 
 
+def number(what, got):
+    """A learner's number, or what is given in its place."""
+    if torch.is_tensor(got) and got.numel() == 1:
+        got = got.item()
+    if not isinstance(got, Real):
+        raise NotYet(f"{what} should be a number, but it is of type {type(got).__name__}.")
+    return got
+
+
 def judge_counts(got, sizes):
-    _need(got)
+    need(got)
     num_patches, patch, channels, num_classes, width, depth = sizes
     if not isinstance(got, dict):
         raise NotYet(f"give a dict with the parts {', '.join(PARTS)}, not a {type(got).__name__}.")
     if missing := [name for name in PARTS if name not in got]:
         raise NotYet(f"your dict has no {missing[0]!r}.")
-    todo = [name for name in PARTS if got[name] in (TODO, None, ...)]
+    todo = [name for name in PARTS if any(got[name] is nothing for nothing in (TODO, None, ...))]
     if len(todo) == len(PARTS):
-        raise NotImplementedError
+        raise Unfilled
+    got = {name: number(name, got[name]) for name in PARTS if name not in todo}
     with torch.device("meta"):
         layers = {
             "patch embedding": [nn.Conv2d(channels, width, patch)],
@@ -332,7 +384,8 @@ def check_count_flops(answer):
 
 
 def judge_flops(got, sizes):
-    _need(got)
+    need(got)
+    got = number("the result", got)
     num_patches, patch, channels, num_classes, width, depth = sizes
     tokens, square = num_patches + 1, 4 * depth * (num_patches + 1) ** 2 * width
     right = counted(*sizes)
@@ -350,6 +403,10 @@ def judge_flops(got, sizes):
         right + num_patches * head - head: "the head is on the patches. It gets the class token alone.",
         right - blocks + blocks // depth: "this is one block. There are L.",
         right - embedding: "the patch embedding is missing.",
+        right - embedding + embedding // num_patches: "the projection is used for each of the N patches.",
+        right - num_patches * depth * 24 * width**2: "a block's 12·D² weights are used for all T tokens.",
+        right - square + square // width: "each entry of T×T is a product of D numbers, not of one.",
+        right + depth * 26 * tokens * width: "13·D of a block are biases and norms. Leave them out.",
         right - head: "the head is missing.",
         blocks: "these are the blocks alone. Patch embedding and head are missing.",
         right - depth * 12 * tokens * width**2: "the MLP is 4 times as wide inside: 8·D² a token.",
@@ -394,11 +451,18 @@ def check_two_questions(answer):
     second = first + at_random(2, 3)
     options = {"image_size": (6, 9), "patch_size": 3, "in_channels": 2, "embed_dim": width, "num_heads": 2}
     model = answer((first, second), depth=2, **options).eval()
+    if not hasattr(model, "encode"):
+        raise NotYet(
+            "build it on the Vision Transformer itself, not around one: "
+            "class TwoQuestions(VisionTransformer), with super().__init__(...)."
+        )
     images = torch.randn(8 * width, 2, 6, 9)
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_()
-        judge_outputs(model(images), len(images), first, second, num_tokens=7)
+        for name, parameter in model.named_parameters():
+            # With biases class tokens may differ so little that a ReLU on them looks like a linear map.
+            parameter.normal_(std=0 if name.endswith("bias") else 1)
+        judge_outputs(unchanged(model, images), len(images), first, second, num_tokens=7)
+        judge_outputs(model(images[:1]), 1, first, second, num_tokens=7)
         judge_registered(model, images)
         model, images = model.double(), images.double()  # what is linear then is so to many digits
         got = model(images)
@@ -413,20 +477,22 @@ def check_two_questions(answer):
 
 
 def judge_outputs(got, batch, first, second, num_tokens):
-    _need(got)
+    need(got)
     if torch.is_tensor(got) and got.shape == (batch, first + second):
         raise NotYet("the answers to both questions stand in one tensor. Give two: (B, K1) and (B, K2).")
     if not isinstance(got, tuple | list) or len(got) != 2:
         raise NotYet("give two tensors, the logits of the first question and of the second.")
     for part in got:
-        _need(part)
+        need(part)
     shapes, wanted = [tuple(part.shape) for part in got], [(batch, first), (batch, second)]
     if shapes == [(batch, num_tokens, first), (batch, num_tokens, second)]:
         raise NotYet("the heads are on all tokens. Take the class token first: tokens[:, 0].")
     if shapes == wanted[::-1]:
         raise NotYet("the two answers have changed places.")
     if shapes != wanted:
-        raise NotYet(f"the logits should have the shapes {wanted}, but have {shapes}.")
+        raise NotYet(
+            f"with num_classes=({first}, {second}) the logits should have shapes {wanted}, not {shapes}."
+        )
 
 
 def judge_registered(model, images):
@@ -479,14 +545,18 @@ def judge_linear(name, logits, features):
 
 
 def judge_waste(model, images):
-    """Parameters that nothing uses, and work that is done twice."""
+    """Parameters that learn nothing, and work that is done twice."""
+    for index, name in enumerate(("first", "second")):
+        begin = {"the patch embedding": model.patch_embedding.projection.weight}
+        reached(f"the {name} answer", model(images)[index], begin)
     runs = []
     model.encoder.register_forward_hook(lambda *_: runs.append(1))
     sum(part.sum() for part in model(images)).backward()
     unused = [name for name, parameter in model.named_parameters() if parameter.grad is None]
     if unused:
         raise NotYet(
-            f"{unused[0]} is a parameter that no answer uses. num_classes=0 leaves out the old head."
+            f"{unused[0]} is a parameter that learns from no answer. Either none uses it (num_classes=0 "
+            "leaves out the old head), or .data or .detach() keeps the gradient from it."
         )
     if len(runs) > 1:
         raise NotYet(f"right, but the encoder runs {len(runs)} times. Run it once, share the class token.")
