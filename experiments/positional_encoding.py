@@ -25,7 +25,8 @@ CONFIG = {
     "model": {"image_size": 32, "embed_dim": 64, "depth": 2, "num_heads": 4, "mlp_ratio": 2},
     "training": asdict(TrainingConfig(
         epochs=10, batch_size=32, learning_rate=3e-3, muon_learning_rate=0.02, flip=False, shift=0,
-        evaluations=1, precision="fp32", device="cpu", mean=SHAPES_MEAN, std=SHAPES_STD)),  # each seed replaces its seed
+        evaluations=1, precision="fp32", device="cpu", mean=SHAPES_MEAN,
+        std=SHAPES_STD)),  # each run replaces the seed
     "short_epochs": 3,
     "patch_size": {"where": 8, "what": 4},
     "positional": ["none", "learned", "sincos1d", "sincos2d"],
