@@ -323,9 +323,9 @@ def whole_step(config, batch):
 def ideas(options):
     rows = []
     for idea, prediction, works in [*step_ideas(), *optimizer_ideas(), *other_ideas()]:
-        begin = clock()
-        works["changed"]()  # compiling happens here
-        first = clock() - begin
+        begin = time.perf_counter()
+        works["changed"]()  # compiling happens here, in other processes too
+        first = time.perf_counter() - begin
         times = race(works, options.repetitions)
         rows.append({"idea": idea, "prediction": prediction, "seconds": times, "first": first})
         print(idea_row(rows[-1]), flush=True)
@@ -538,10 +538,14 @@ def evaluation_batches(repetitions):
     return {name: [t / number for t in times] for name, times in race(works, repetitions).items()}
 
 
+IMPORT = "import time; a = time.perf_counter(); import {}; print(time.perf_counter() - a)"
+
+
 def imports(options):
-    """Five fresh processes each."""
-    code = "import time; start = time.perf_counter(); import {}; print(time.perf_counter() - start)"
-    works = {name: [sys.executable, "-c", code.format(name)] for name in ("torch", "vitlib")}
+    """Seconds to import torch, vitlib with it, and vitlib after it; five fresh processes each."""
+    code = {"torch": IMPORT.format("torch"), "vitlib": IMPORT.format("vitlib")}
+    code["vitlib after torch"] = f"import torch; {IMPORT.format('vitlib')}"
+    works = {name: [sys.executable, "-c", line] for name, line in code.items()}
     times = race(works, 5, lambda line: float(subprocess.check_output(line, text=True)))
     return {"seconds": times}
 
@@ -590,7 +594,7 @@ def idea_row(row):
     before, after = seconds["as it is"], seconds["changed"]
     whole = seconds.get("step", before)
     noise = max(spread(values) for values in row["seconds"].values())
-    cells = [f"{1000 * before:.3g}", f"{1000 * after:.3g}", f"{1000 * whole:.3g}"]
+    cells = [f"{1000 * value:.4g}" for value in (before, after, whole)]
     return [row["idea"], row["prediction"], *cells, f"{(before - after) / whole:+.1%}", f"± {noise:.0%}"]
 
 
@@ -682,12 +686,12 @@ def written_ideas(results):
 
 
 def written_imports(results):
-    seconds = medians(results["seconds"])
-    yield (
-        "## Time to import\n\nMedians of five fresh processes each, in turns: `import torch` "
-        f"{seconds['torch']:.2f} s, `import vitlib` {seconds['vitlib']:.2f} s, which is "
-        f"{seconds['vitlib'] - seconds['torch']:+.2f} s."
-    )
+    yield "## Time to import\n\nSeconds in fresh processes, in turns: the median of five, and the fastest."
+    rows = [
+        [name, f"{statistics.median(times):.2f}", f"{min(times):.2f}"]
+        for name, times in results["seconds"].items()
+    ]
+    yield table(["import", "median", "fastest"], *rows)
 
 
 SECTIONS = {  # name -> what measures it, what writes it down
