@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vitlib import VisionTransformer, checkpoint, training
 from vitlib.data import ImageData, normalize
+from vitlib.patch_embedding import PatchEmbedding
 from vitlib.training import TrainingConfig, evaluate, learning_rate_factor, make_optimizers, train
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -664,6 +665,37 @@ def test_sizes_that_make_no_sense_are_refused(sizes):
     """A phase without steps, or one that never ends."""
     with pytest.raises(ValueError, match="image_sizes"):
         small_config(image_sizes=sizes)
+
+
+# --- a start from the statistics of the pictures ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [48, 80, 16], ids=["as wide as a patch", "wider", "narrower"])
+def test_whitened_tokens_are_uncorrelated(width):
+    """Components divided by the wrong number, mixed in the wrong order, or a weight of the wrong layout."""
+    smooth = torch.randn(500, 3, 2, 2, generator=torch.Generator().manual_seed(0))
+    images = nn.functional.interpolate(smooth, (8, 8), mode="bicubic")  # neighbours are alike
+    images += 0.3 * torch.randn(images.shape, generator=torch.Generator().manual_seed(1))
+    embedding = PatchEmbedding(8, 4, 3, width)
+    training.whiten(embedding, images, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        tokens = embedding(images).flatten(0, 1)
+    variances = torch.linalg.eigvalsh(tokens.T.cov())
+    kept = min(width, 48)
+    assert variances[-kept:].max() < 1.6 * variances[-kept:].min()
+    assert variances.mean() == pytest.approx(0.25, rel=0.2)
+
+
+def test_a_run_begins_whitened_once(tmp_path):
+    """A switch that nothing is behind, or one that spoils a run that goes on."""
+    start, plain = small_model(), small_model()
+    config = small_config(whiten=True, epochs=1, learning_rate=1e-12, muon_learning_rate=1e-12)
+    train(start, TRAIN, VALIDATION, config, tmp_path)
+    weights = [model.patch_embedding.projection.weight for model in (start, plain)]
+    assert not torch.allclose(*weights, atol=1e-3)
+    again = small_model()
+    train(again, TRAIN, VALIDATION, config, tmp_path)
+    assert same_weights(start, again)
 
 
 @pytest.mark.parametrize("flip, shift", [(True, 0), (False, 2)])
