@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitlib import VisionTransformer, checkpoint
+from vitlib import checkpoint, vit_cifar
 from vitlib.data import cifar10
 from vitlib.training import TrainingConfig, evaluate, train
 
@@ -69,30 +69,29 @@ class SmallResNet(nn.Module):
         return self.head(self.layers(images).mean(dim=(2, 3)))
 
 
-def vit(embed_dim=192, **options):
-    """A small ViT for 32x32 pixels, heads of 32."""
-    small = {"image_size": 32, "patch_size": 4, "num_classes": 10, "depth": 6, "num_heads": embed_dim // 32}
-    return VisionTransformer(**{**small, "embed_dim": embed_dim, **options})
-
-
 SMALL_FIRST = {"image_sizes": ((0.5, 16), (0.75, 24))}
 SPEEDRUN = {"batch_size": 64, "muon_learning_rate": 0.02, "whiten": True, **SMALL_FIRST}
 ADAMW = {"optimizer": "adamw", "learning_rate": 1e-3}
 # name -> how to build the model, and how its training differs from TrainingConfig's defaults
 RECIPES = {
-    "ours": (lambda: vit(96, pool="mean", positional="sincos2d"), {**SPEEDRUN, "shift": 0}),
+    "ours": (
+        lambda: vit_cifar(embed_dim=96, num_heads=3, pool="mean", positional="sincos2d"),
+        {**SPEEDRUN, "shift": 0},
+    ),
     # A widely read tutorial's. Its learning rate falls along a cosine, too, but in steps of an epoch.
     "tutorial": (
-        lambda: vit(192, dropout=0.1, attention_dropout=0.1),
+        lambda: vit_cifar(dropout=0.1, attention_dropout=0.1),
         {**ADAMW, "batch_size": 64, "warmup": 0.0, "flip": False, "shift": 0},
     ),
     # ViT-Lite-7/4 of Hassani et al. 2021.
     "vit_lite": (
-        lambda: vit(256, depth=7, num_heads=4, mlp_ratio=2.0, attention_dropout=0.1, drop_path=0.1),
+        lambda: vit_cifar(
+            embed_dim=256, depth=7, num_heads=4, mlp_ratio=2.0, attention_dropout=0.1, drop_path=0.1
+        ),
         {**ADAMW, "learning_rate": 5e-4, "weight_decay": 0.03, "label_smoothing": 0.1},
     ),
     "cnn": (SmallResNet, ADAMW),
-    "vit_adamw": (lambda: vit(192), ADAMW),  # the same training as the cnn
+    "vit_adamw": (vit_cifar, ADAMW),  # the same training as the cnn
 }
 
 

@@ -5,19 +5,14 @@ import functools
 import build_notebooks
 import pytest
 import torch
+from checking import judged_against
 from einops import einsum, rearrange
 
-from vitlib import attention_maps, checks
+from vitlib import attention_maps
 from vitlib.checks import TODO
 from vitlib.checks import attention_maps as lesson
 
-
-def verdict(capsys, answer, name):
-    """What the learner reads, and whether the notebook goes on with the learner's own function."""
-    reference = getattr(attention_maps, name)
-    used = checks.use(answer, reference)
-    assert used in (answer, reference)
-    return capsys.readouterr().out, used is answer
+verdict = judged_against(lambda name: getattr(attention_maps, name))
 
 
 # --- class_attention -----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import runpy
 import build_notebooks
 import pytest
 import torch
+from checking import judged_against
 from einops import pack, repeat
 from torch import nn
 
@@ -21,11 +22,7 @@ REFERENCE = {
 }
 
 
-def verdict(capsys, answer, name):
-    """What the learner reads, and whether the notebook goes on with the learner's own answer."""
-    used = checks.use(answer, REFERENCE[name])
-    assert used in (answer, REFERENCE[name])
-    return capsys.readouterr().out, used is answer
+verdict = judged_against(REFERENCE.get)
 
 
 # --- the shape -------------------------------------------------------------------------------------------

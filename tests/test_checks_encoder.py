@@ -6,22 +6,17 @@ import runpy
 import build_notebooks
 import pytest
 import torch
+from checking import judged_against
 from einops import reduce
 from torch import nn
 from torch.nn import functional
 
-from vitlib import checks, results
+from vitlib import results
 from vitlib.checks import TODO
 from vitlib.checks import encoder as lesson
 from vitlib.encoder import EncoderBlock
 
-
-def verdict(capsys, answer, name):
-    """What the learner reads, and whether the notebook goes on with the learner's own function."""
-    reference = getattr(lesson, name)
-    used = checks.use(answer, reference)
-    assert used in (answer, reference)
-    return capsys.readouterr().out, used is answer
+verdict = judged_against(lambda name: getattr(lesson, name))
 
 
 # --- layer_norm -----------------------------------------------------------------------------------------

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from checking import judged_against
 from einops import rearrange
 from torch import nn
 from torch.nn.functional import unfold
 
-from vitlib import checks, patch_embedding
+from vitlib import patch_embedding
 from vitlib.checks import TODO
 from vitlib.checks import patch_embedding as lesson
 from vitlib.figures.patch_embedding import cut_pictures
@@ -19,11 +20,7 @@ REFERENCE = {
 }
 
 
-def verdict(capsys, answer, name):
-    """What the learner reads, and whether the notebook goes on with the learner's own answer."""
-    used = checks.use(answer, REFERENCE[name])
-    assert used in (answer, REFERENCE[name])
-    return capsys.readouterr().out, used is answer
+verdict = judged_against(REFERENCE.get)
 
 
 # --- num_patches -----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from pathlib import Path
 import jupytext
 import pytest
 import torch
+from checking import judged_against
 from torch import nn
 
 from vitlib import VisionTransformer, checks, training, vit_cifar
@@ -19,11 +20,7 @@ REFERENCES = {
 }
 
 
-def verdict(capsys, answer, name):
-    """What the learner reads, and whether the notebook goes on with the learner's own function."""
-    used = checks.use(answer, REFERENCES[name])
-    assert used in (answer, REFERENCES[name])
-    return capsys.readouterr().out, used is answer
+verdict = judged_against(REFERENCES.get)
 
 
 # --- loss_at_start ---------------------------------------------------------------------------------------

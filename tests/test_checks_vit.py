@@ -3,21 +3,16 @@
 import pytest
 import torch
 import torchvision
+from checking import judged_against
 from einops import rearrange, repeat
 from torch import nn
 from torch.nn.functional import dropout
 
-from vitlib import VisionTransformer, checks
+from vitlib import VisionTransformer
 from vitlib.checks import TODO
 from vitlib.checks import vit as lesson
 
-
-def verdict(capsys, answer, name):
-    """What the learner reads, and whether the notebook goes on with the learner's own answer."""
-    reference = getattr(lesson, name)
-    used = checks.use(answer, reference)
-    assert used in (answer, reference)
-    return capsys.readouterr().out, used is answer
+verdict = judged_against(lambda name: getattr(lesson, name))
 
 
 # --- SmallViT ------------------------------------------------------------------------------------------

@@ -16,15 +16,13 @@ import tempfile
 from pathlib import Path
 
 import nbformat
+from build_notebooks import CELL_SECONDS, NOTEBOOKS, ROOT
 from jinja2 import pass_context
 from latex2mathml.converter import convert
 from nbclient import NotebookClient
 from nbconvert.exporters import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
-ROOT = Path(__file__).resolve().parents[1]
-NOTEBOOKS = ROOT / "notebooks"
-CELL_SECONDS = 3600
 VIEW, STATE = "application/vnd.jupyter.widget-view+json", "application/vnd.jupyter.widget-state+json"
 
 

@@ -242,12 +242,10 @@ def whiten(patch_embedding, images, generator):
     """
     patches = patchify(images, patch_embedding.patch_size).flatten(0, 1).float().cpu()  # (B · N, C·P·P)
     variances, components = torch.linalg.eigh(patches.T.cov())  # rising variances, components in columns
-    kept = min(len(variances), patch_embedding.projection.out_channels)
-    variances, components = variances[-kept:], components[:, -kept:]
     width = patch_embedding.projection.out_channels
-    rotation, _ = torch.linalg.qr(
-        torch.randn(width, kept, generator=generator)
-    )  # (D, kept), orthonormal columns
+    kept = min(len(variances), width)
+    variances, components = variances[-kept:], components[:, -kept:]
+    rotation, _ = torch.linalg.qr(torch.randn(width, kept, generator=generator))  # columns are orthonormal
     # 0.01 keeps the noise of the faintest components small, 0.5 the tokens below the sines of the positions.
     matrix = 0.5 * (width / kept) ** 0.5 * rotation @ (components / (variances + 0.01).sqrt()).T  # (D, C·P·P)
     weight = patch_embedding.projection.weight

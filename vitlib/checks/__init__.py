@@ -185,6 +185,22 @@ def equal(what, got, want, tolerance=1e-5, diagnoses=()):
     raise NotYet(f"{what} has the right shape but wrong numbers: the largest difference is {difference:.3g}.")
 
 
+def explain(got, *mistakes, tolerance=1e-5):
+    """Refuse an answer that is one of the known mistakes, pairs (what it gives, words)."""
+    for wrong, words in mistakes:
+        if alike(got, wrong, tolerance):
+            raise NotYet(words)
+
+
+def alike(got, want, tolerance=1e-5):
+    """The same numbers up to float noise, if it is a tensor at all."""
+    return (
+        torch.is_tensor(got)
+        and got.shape == want.shape
+        and torch.allclose(got.float(), want.float(), atol=tolerance, rtol=1e-5)
+    )
+
+
 def _close(a, b, tolerance):
     return torch.allclose(a.float(), b.float(), atol=tolerance, rtol=tolerance)
 

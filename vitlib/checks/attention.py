@@ -8,7 +8,7 @@ from torch.autograd.graph import allow_mutation_on_saved_tensors
 from torch.nn.functional import scaled_dot_product_attention
 
 from vitlib.attention import attend
-from vitlib.checks import NotYet, check, equal, need, reached, unchanged
+from vitlib.checks import NotYet, alike, check, equal, explain, need, reached, unchanged
 
 
 def look_up(query, key, value):
@@ -434,19 +434,3 @@ def softmax(scores, axis):
 def refuse_list(got):
     if isinstance(got, list | tuple):
         raise NotYet(f"this is a {type(got).__name__} of {len(got)}. Make it one tensor.")
-
-
-def explain(got, *mistakes):
-    """Refuse an answer that is one of the known mistakes, pairs (what it gives, words)."""
-    for wrong, words in mistakes:
-        if alike(got, wrong):
-            raise NotYet(words)
-
-
-def alike(got, want):
-    """The same numbers up to float noise, if it is a tensor at all."""
-    return (
-        torch.is_tensor(got)
-        and got.shape == want.shape
-        and torch.allclose(got.float(), want.float(), atol=1e-5, rtol=1e-5)
-    )

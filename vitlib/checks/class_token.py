@@ -65,7 +65,6 @@ def check_shape(answer):
 
 @check("add_class_token")
 def check_add_class_token(answer):
-    few, many = sorted((torch.randperm(4) + 2)[:2].tolist())
     for sizes in three_sizes():
         judge_add_class_token(answer, *sizes)
     return "first in every image, whatever the batch; the patches stay as they were; every image teaches it."

@@ -9,7 +9,7 @@ from PIL import Image
 from torch import nn
 from torch.nn.functional import interpolate
 
-from vitlib.checks import NotYet, check, equal, need, reached, unchanged
+from vitlib.checks import NotYet, check, equal, explain, need, reached, unchanged
 
 
 @check("TokensWithPositions")
@@ -106,7 +106,7 @@ def _(answer):
         (formula(positions, width, power=4, shared=False), "i counts the columns, 0 to D - 1. Let it count "
          "the pairs, 0 to D/2 - 1: a sine and its cosine share one i."),
     ]  # fmt: skip
-    explain(got, mistakes, tolerance=5e-3)  # sines of large angles are inexact in float32
+    explain(got, *mistakes, tolerance=5e-3)  # sines of large angles are inexact in float32
     equal("the result", got, right, tolerance=1e-4)
     return f"{positions} positions, {width} wide: every number is the formula's."
 
@@ -172,7 +172,7 @@ def _(answer):
         (line[0], words_for_line),
         (line[1], words_for_line),
     ]  # fmt: skip
-    explain(got, mistakes, tolerance=1e-5)
+    explain(got, *mistakes)
     if torch.is_tensor(got) and got.shape == right.shape and not torch.equal(got[:, :1], first):
         raise NotYet("the class token's row changed. It has no place on the grid: keep it as it is.")
     equal("the result", got, right)
@@ -248,14 +248,6 @@ def _(answer):
 
 
 # --- helpers ------------------------------------------------------------------------------------------------
-
-
-def explain(got, mistakes, tolerance):
-    """Refuse an answer that is one of the known mistakes, pairs (what it gives, words)."""
-    for wrong, words in mistakes:
-        same_shape = torch.is_tensor(got) and got.shape == wrong.shape
-        if same_shape and torch.allclose(got.float(), wrong, atol=tolerance):
-            raise NotYet(words)
 
 
 def build(answer, *sizes):
