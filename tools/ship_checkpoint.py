@@ -22,7 +22,16 @@ def recipe(name):
     """The model with its random start, training and validation pictures, and the configuration."""
     torch.manual_seed(0)
     if name == "cifar10":
-        config = TrainingConfig(epochs=14, evaluations=7, precision="bf16")
+        config = TrainingConfig(
+            epochs=45,
+            evaluations=9,
+            learning_rate=1e-3,
+            whiten=True,
+            image_sizes=((0.5, 16), (0.75, 24)),
+            trivial_augment=0.5,
+            cutmix=0.5,
+            precision="bf16",
+        )
         return vit_cifar(), cifar10("train"), cifar10("validation"), config
     # A shift could push the shape out of view, and every picture is drawn anew: nothing to augment.
     config = TrainingConfig(

@@ -24,10 +24,13 @@ from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
 from vitlib import checkpoint
+from vitlib.augmentation import cutmix, mixup, random_erasing, trivial_augment
 from vitlib.data import CIFAR10_MEAN, CIFAR10_STD, augment, normalize, shrink
+from vitlib.muon import Muon
 from vitlib.patch_embedding import as_pair, patchify
 
 HISTORY_ROWS = 100  # how many points a curve of the training loss gets
+SHARES = ("warmup", "label_smoothing", "trivial_augment", "random_erasing", "mixup", "cutmix")
 SAVE_EVERY = 30  # seconds: what a power cut costs at most
 
 
@@ -40,7 +43,8 @@ class TrainingConfig:
     Learning rates rise over the first `warmup` share of the steps, then fall to 0 along half a cosine.
     `image_sizes`, pairs of (share, size), shrink the pictures until that share of the steps is done: half the
     size means a quarter of the patches, and of the work. `flip` mirrors about half of the training pictures,
-    `shift` moves each by up to so many pixels.
+    `shift` moves each by up to so many pixels; `trivial_augment` and `random_erasing` (shares of the pictures),
+    `mixup` and `cutmix` (shares of the batches, never both) are those of `vitlib.augmentation`.
     `whiten` starts the patch embedding from the statistics of the pictures (see `whiten`).
     `precision` is "fp32", "bf16", or "auto": whichever this machine does faster.
     """
@@ -59,6 +63,10 @@ class TrainingConfig:
     whiten: bool = False
     flip: bool = True
     shift: int = 4
+    trivial_augment: float = 0.0
+    random_erasing: float = 0.0
+    mixup: float = 0.0
+    cutmix: float = 0.0
     evaluations: int = 5
     mean: tuple = CIFAR10_MEAN
     std: tuple = CIFAR10_STD
@@ -82,9 +90,13 @@ class TrainingConfig:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:  # this refuses NaN too
                 raise ValueError(f"{name} must be above 0 and finite, got {value}.")
-        for name in ("warmup", "label_smoothing"):
+        for name in SHARES:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is a share, from 0 to 1, got {getattr(self, name)}.")
+        if self.mixup + self.cutmix > 1:
+            raise ValueError(
+                f"A batch is mixed one way only: mixup ({self.mixup}) and cutmix ({self.cutmix}) are more than 1."
+            )
         for name, choices in {
             "optimizer": ("adamw", "muon"),
             "precision": ("auto", "fp32", "bf16"),
@@ -270,9 +282,7 @@ def make_optimizers(model, config):
     optimizers = [torch.optim.AdamW(groups, lr=config.learning_rate)]
     if by_muon:
         weights = [matrices[name] for name in by_muon]
-        optimizers.append(
-            torch.optim.Muon(weights, lr=config.muon_learning_rate, weight_decay=config.weight_decay)
-        )
+        optimizers.append(Muon(weights, config.muon_learning_rate, config.weight_decay))
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["initial_lr"] = group["lr"]
@@ -284,6 +294,7 @@ class Batches:
 
     def __init__(self, data, batch_size, config, device):
         self.images, self.labels = data.images.to(device), data.labels.to(device)
+        self.num_classes = len(data.classes)
         self.batch_size, self.config, self.device = batch_size, config, device
         self.per_epoch = len(data) // batch_size  # the few pictures left over differ every epoch
         self.epoch = None
@@ -294,7 +305,10 @@ class Batches:
         return normalize(self.images[places], self.config.mean, self.config.std)
 
     def get(self, step, image_size=None):
-        """Normalised images (B, C, H, W), of another size if one is given, and labels (B,)."""
+        """Normalised images (B, C, H, W), of another size if one is given, and labels (B,), or (B, K) if mixed.
+
+        K classes. Only what the configuration asks for is drawn from the generator.
+        """
         epoch, place = divmod(step, self.per_epoch)
         if epoch != self.epoch:
             generator = torch.Generator().manual_seed(seed_of(self.config.seed, epoch))
@@ -302,9 +316,21 @@ class Batches:
             self.epoch, self.order = epoch, order.to(self.device)
         indices = self.order[place * self.batch_size : (place + 1) * self.batch_size]
         generator = torch.Generator().manual_seed(seed_of(self.config.seed, step))
-        images = augment(self.images[indices], generator, self.config.shift, self.config.flip)
+        config, labels = self.config, self.labels[indices]
+        images = augment(self.images[indices], generator, config.shift, config.flip)
+        if config.trivial_augment:
+            changed = torch.rand(len(images), generator=generator).to(self.device) < config.trivial_augment
+            images[changed] = trivial_augment(images[changed], generator)
         images = shrink(images, image_size) if image_size else images
-        return normalize(images, self.config.mean, self.config.std), self.labels[indices]
+        images = normalize(images, config.mean, config.std)
+        if config.random_erasing:
+            images = random_erasing(images, generator, config.random_erasing)
+        draw = torch.rand((), generator=generator) if config.mixup or config.cutmix else 1.0
+        if draw < config.mixup:
+            return mixup(images, labels, self.num_classes, generator, alpha=0.8)
+        if draw < config.mixup + config.cutmix:
+            return cutmix(images, labels, self.num_classes, generator, alpha=1.0)
+        return images, labels
 
 
 def seed_of(seed, number):
