@@ -129,7 +129,7 @@ class Explorer(anywidget.AnyWidget):
         )
         data |= {
             "text/plain": f"{self!r}\n{plots.describe(figure)}",
-            "image/png": base64.b64encode(plots._as_png(figure)).decode(),
+            "image/png": base64.b64encode(plots.as_png(figure)).decode(),
         }
         return data, metadata | {"image/png": {"alt": alt}}
 
@@ -147,7 +147,7 @@ def encode(attention):
 
 def as_data_url(picture):
     """A uint8 picture (C, H, W) in a URL: to the byte if it is tiny, as JPEG if not."""
-    image = Image.fromarray(np.ascontiguousarray(plots._picture(picture)))
+    image = Image.fromarray(np.ascontiguousarray(plots.as_picture(picture)))
     form = "png" if max(image.size) <= 64 else "jpeg"
     buffer = io.BytesIO()
     image.save(buffer, form, quality=90)

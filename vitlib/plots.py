@@ -70,7 +70,7 @@ STYLE = {
     "image.cmap": "viridis",
     "image.interpolation": "nearest",
 }
-_styled = matplotlib.rc_context(STYLE)  # a decorator: the style holds inside, the reader's own outside
+styled = matplotlib.rc_context(STYLE)  # a decorator: the style holds inside, the reader's own outside
 TRAINING_PANELS = {"loss": ["train_loss", "validation_loss"], "accuracy": ["validation_accuracy"]}
 WIDTH = 9  # inches, the widest figure that a notebook shows in full
 
@@ -83,7 +83,7 @@ def show(fig, alt):
 
     A notebook test compares the plain text, not the pixels: changed data then fails, float noise does not.
     """
-    picture = _as_png(fig)
+    picture = as_png(fig)
     width, height = PIL.Image.open(io.BytesIO(picture)).size
     data = {
         "image/png": base64.b64encode(picture).decode(),
@@ -92,7 +92,7 @@ def show(fig, alt):
     display(data, raw=True, metadata={"image/png": {"alt": alt}})
 
 
-def _as_png(fig):
+def as_png(fig):
     """A figure as the bytes of a PNG file that are the same at every drawing."""
     buffer = io.BytesIO()
     fig.savefig(buffer, format="png", dpi=100, facecolor="white", metadata={"Software": None})
@@ -154,7 +154,7 @@ def _in_numbers(values):
 # --- helpers ------------------------------------------------------------------------------------------------
 
 
-def _numpy(values):
+def as_numpy(values):
     """Tensors and lists as an array; half precision, which NumPy has not, as float32."""
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu()
@@ -162,9 +162,9 @@ def _numpy(values):
     return np.asarray(values)
 
 
-def _picture(image):
+def as_picture(image):
     """uint8 (C, H, W) or (H, W, C) with 1 or 3 channels -> (H, W, 3)."""
-    image = _numpy(image)
+    image = as_numpy(image)
     if image.ndim != 3 or image.dtype != np.uint8 or not {image.shape[0], image.shape[2]} & {1, 3}:
         raise ValueError(
             "Expected a uint8 picture (C, H, W) or (H, W, C) with 1 or 3 channels, got "
@@ -175,22 +175,22 @@ def _picture(image):
     return np.broadcast_to(image, (*image.shape[:2], 3))
 
 
-def _mosaic(tiles, gap, fill=np.nan):
+def mosaic(tiles, gap, fill=np.nan):
     """(R, C, h, w, ...) -> one array (R·h + gaps, C·w + gaps, ...), tile [r, c] in row r and column c."""
     rows, columns, height, width, *rest = tiles.shape
     tiles = np.pad(tiles, [(0, 0), (0, 0), (0, gap), (0, gap)] + [(0, 0)] * len(rest), constant_values=fill)
     return tiles.swapaxes(1, 2).reshape(rows * (height + gap), columns * (width + gap), *rest)[:-gap, :-gap]
 
 
-def _mosaic_figure(tiles, xlabel, ylabel, left=0, **options):
+def mosaic_figure(tiles, xlabel, ylabel, left=0, **options):
     """A mosaic of numbers with its tiles counted from 1: the figure, the image, and the place for its scale.
 
     A cell is a whole number of screen pixels, so that all are alike. `left` inches stay free.
     """
     rows, columns, height, width = tiles.shape
     gap = max(1, width // 10)
-    mosaic = _mosaic(tiles, gap)
-    down, across = mosaic.shape
+    tiled = mosaic(tiles, gap)
+    down, across = tiled.shape
     cell = min((WIDTH - 2 - left) / across, 7.5 / down, max(0.7 / width, 3 / across))  # inches
     cell = math.floor(100 * cell) / 100 or cell
     down, across = cell * down, cell * across
@@ -199,7 +199,7 @@ def _mosaic_figure(tiles, xlabel, ylabel, left=0, **options):
     fig = Figure(figsize=size)
     ax = fig.add_axes((*([left + 0.75, 0.65 + (tall - down) / 2] / size), *([across, down] / size)))
     place = fig.add_axes((*([left + across + 0.95, 0.65] / size), *([0.2, tall] / size)))
-    drawn = ax.imshow(mosaic, **options)
+    drawn = ax.imshow(tiled, **options)
     for axis, number, side in ((ax.xaxis, columns, width), (ax.yaxis, rows, height)):
         counted = np.arange(number)
         axis.set_ticks(counted * (side + gap) + (side - 1) / 2, counted + 1)
@@ -209,13 +209,13 @@ def _mosaic_figure(tiles, xlabel, ylabel, left=0, **options):
     return fig, drawn, place
 
 
-def _add_scale(fig, drawn, label, **options):
+def add_scale(fig, drawn, label, **options):
     bar = fig.colorbar(drawn, label=label, **{"ticks": MaxNLocator(4), **options})
     bar.outline.set_visible(False)
     return bar.ax
 
 
-def _write_numbers(ax, values, form):
+def write_numbers(ax, values, form):
     """Each number of a small matrix in its cell, black on light and white on dark."""
     image = ax.images[0]
     for (row, column), value in np.ndenumerate(values):
@@ -227,14 +227,14 @@ def _write_numbers(ax, values, form):
 # --- numbers, tokens, lines and bars ------------------------------------------------------------------------
 
 
-@_styled
+@styled
 def number_tables(tables, titles=None, rows=None, columns=None, colors=None, form="{:g}"):
     """Small matrices side by side, with the number in each cell.
 
     For each table: a 2-D array, a title, names of its rows and columns (or None), and its color: a key of
     COLORS, an array of such keys in the table's shape, "viridis" (numbers from 0) or "signed" (around 0).
     """
-    tables = [_numpy(table) for table in tables]
+    tables = [as_numpy(table) for table in tables]
     nothing = [None] * len(tables)
     titles, rows, columns = titles or nothing, rows or nothing, columns or nothing
     colors = colors or nothing
@@ -267,7 +267,7 @@ def number_tables(tables, titles=None, rows=None, columns=None, colors=None, for
         if color is not None and not (isinstance(color, str) and color in scale):
             for (row, column), key in np.ndenumerate(np.broadcast_to(np.asarray(color), table.shape)):
                 ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, color=COLORS[key], alpha=0.35, lw=0))
-        _write_numbers(ax, table, form)
+        write_numbers(ax, table, form)
         ax.set_xticks(np.arange(table.shape[1]), across or [""] * table.shape[1])
         ax.set_yticks(np.arange(len(table)), down or [""] * len(table))
         ax.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
@@ -280,7 +280,7 @@ def number_tables(tables, titles=None, rows=None, columns=None, colors=None, for
     return fig
 
 
-@_styled
+@styled
 def token_strip(strips):
     """Tokens as boxes in a row: a dict of name of the row -> list of (text in the box, key of COLORS)."""
     longest = max(len(boxes) for boxes in strips.values())
@@ -301,19 +301,19 @@ def token_strip(strips):
     return fig
 
 
-@_styled
+@styled
 def line_chart(lines, xlabel, ylabel, xscale="linear", yscale="linear", title=""):
     """Lines with their names: a dict of name -> (x, y) or (x, y, spread), the spread drawn as a band."""
     fig = Figure(figsize=(7, 4), layout="constrained")
     ax = fig.subplots()
     for (name, (x, y, *spread)), line in zip(lines.items(), cycle(LINES)):
-        x, y = _numpy(x), _numpy(y)
+        x, y = as_numpy(x), as_numpy(y)
         ax.plot(x, y, label=name, markevery=math.ceil(len(x) / 20), **line)
         for band in spread:
-            ax.fill_between(x, y - _numpy(band), y + _numpy(band), color=line["color"], alpha=0.15, lw=0)
+            ax.fill_between(x, y - as_numpy(band), y + as_numpy(band), color=line["color"], alpha=0.15, lw=0)
     ax.set(xlabel=xlabel, ylabel=ylabel, xscale=xscale, yscale=yscale, title=title)
     ax.grid(axis="y")
-    places = sorted({float(place) for x, *_ in lines.values() for place in _numpy(x)})
+    places = sorted({float(place) for x, *_ in lines.values() for place in as_numpy(x)})
     if xscale == "log" and len(places) <= 8:  # powers of ten alone say little about few points
         ax.set_xticks(places, [f"{place:g}" for place in places])
         ax.minorticks_off()
@@ -322,14 +322,14 @@ def line_chart(lines, xlabel, ylabel, xscale="linear", yscale="linear", title=""
     return fig
 
 
-@_styled
+@styled
 def bar_chart(groups, label, form="{:.1%}", start=0):
     """Bars, the first on top: a dict of name -> number, or numbers over seeds.
 
     Of several numbers the bar is the mean; it has the standard deviation as its error, and a dot for each.
     An axis that does not start at 0 shows small differences. It gets no bars, whose lengths would mislead.
     """
-    groups = {name: np.atleast_1d(_numpy(values)) for name, values in groups.items()}
+    groups = {name: np.atleast_1d(as_numpy(values)) for name, values in groups.items()}
     fig = Figure(figsize=(7, 0.8 + 0.45 * len(groups)), layout="constrained")
     ax = fig.subplots()
     means = [values.mean() for values in groups.values()]
@@ -356,14 +356,14 @@ def bar_chart(groups, label, form="{:.1%}", start=0):
 # --- pictures and predictions -------------------------------------------------------------------------------
 
 
-@_styled
+@styled
 def picture_grid(images, titles=None, columns=8):
     """Pictures side by side, with a title above each.
 
     Shapes: images uint8 (N, C, H, W) or (N, H, W, C), or a list of pictures of different sizes; N titles.
     Raises ValueError for pictures of another type or shape, and for none.
     """
-    images = [_picture(image) for image in images]
+    images = [as_picture(image) for image in images]
     if not images:
         raise ValueError("There are no pictures to show.")
     titles = [""] * len(images) if titles is None else titles
@@ -388,7 +388,7 @@ def predictions(images, labels, probabilities, classes, columns=5):
     Shapes: images uint8 (N, C, H, W); labels (N,); probabilities (N, K); classes K names.
     """
     titles = []
-    for label, row in zip(_numpy(labels), _numpy(probabilities)):
+    for label, row in zip(as_numpy(labels), as_numpy(probabilities)):
         best = row.argmax()
         says = f"{classes[best]} {row[best]:.0%}"
         titles.append(f"✓ {says}" if best == label else f"✗ {says}\ntrue: {classes[label]}")
@@ -399,13 +399,13 @@ def predictions(images, labels, probabilities, classes, columns=5):
     return fig
 
 
-@_styled
+@styled
 def class_bars(probabilities, classes, true=None):
     """The five likeliest classes as bars, the likeliest on top; the true class, if given, in black.
 
     Shapes: probabilities (K,), classes K names, true an index.
     """
-    probabilities = _numpy(probabilities)
+    probabilities = as_numpy(probabilities)
     best = np.argsort(-probabilities, kind="stable")[:5]
     names = [classes[index] + (" (true)" if index == true else "") for index in best]
     fig = Figure(figsize=(6, 0.6 + 0.42 * len(best)), layout="constrained")
@@ -421,13 +421,13 @@ def class_bars(probabilities, classes, true=None):
     return fig
 
 
-@_styled
+@styled
 def confusion_matrix(counts, classes):
     """How often each true class (row) was taken for each class (column). The colour is the share of the row.
 
     Shapes: counts (K, K), classes K names. Numbers are written for at most 12 classes.
     """
-    counts = _numpy(counts)
+    counts = as_numpy(counts)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     number = len(classes)
     side = min(max(0.5 * number, 2.5), 6.2)
@@ -439,15 +439,15 @@ def confusion_matrix(counts, classes):
     ax.set_yticks(named, [classes[i] for i in named])
     ax.set(xlabel="predicted class", ylabel="true class")
     if number <= 12:
-        _write_numbers(ax, counts, "{:.0f}")
-    _add_scale(fig, image, "share of the true class", ax=ax, format=PercentFormatter(1), shrink=0.7)
+        write_numbers(ax, counts, "{:.0f}")
+    add_scale(fig, image, "share of the true class", ax=ax, format=PercentFormatter(1), shrink=0.7)
     return fig
 
 
 # --- training -----------------------------------------------------------------------------------------------
 
 
-@_styled
+@styled
 def curves(history, x, panels):
     """How numbers change during training.
 
@@ -491,14 +491,14 @@ class LiveCurves:
             )
         evaluated = history[-1]["validation_accuracy"] is not None
         if evaluated or time.monotonic() - self.drawn > 2:
-            self.widget.value = _as_png(curves(history, "step", TRAINING_PANELS))
+            self.widget.value = as_png(curves(history, "step", TRAINING_PANELS))
             self.drawn = time.monotonic()
 
 
-@_styled
+@styled
 def learning_rate_schedule(rates):
     """The learning rate at each step: warm-up, then decay. Shapes: rates (number of steps,)."""
-    rates = _numpy(rates)
+    rates = as_numpy(rates)
     fig = Figure(figsize=(6, 3), layout="constrained")
     ax = fig.subplots()
     ax.plot(np.arange(1, len(rates) + 1), rates, color="black")
@@ -533,7 +533,7 @@ def overlay(image, weights, top=None):
     exactly its own pixels.
     Shapes: image uint8 (C, H, W) or (H, W, C), weights (rows, columns) -> uint8 (H, W, 3).
     """
-    image, weights = _picture(image), _numpy(weights)
+    image, weights = as_picture(image), as_numpy(weights)
     grey = image @ np.array([0.3, 0.6, 0.1]) / 255  # (H, W), as bright as the eye finds each colour
     height, width = grey.shape
     shares = spread_over_pixels(weights, height, width) / (top or weights.max() or 1)
@@ -545,7 +545,7 @@ def _over(grey, color):
     return 0.4 * grey + 0.6 * color
 
 
-@_styled
+@styled
 def attention_overlay(image, maps, label="attention"):
     """A picture, and beside it where each map looks, all on one scale from 0.
 
@@ -554,9 +554,9 @@ def attention_overlay(image, maps, label="attention"):
     each patch.
     """
     maps = maps if isinstance(maps, dict) else {"where it looks": maps}
-    maps = {name: _numpy(weights) for name, weights in maps.items()}
+    maps = {name: as_numpy(weights) for name, weights in maps.items()}
     top = max(weights.max() for weights in maps.values())
-    panels = {"picture": _picture(image)}
+    panels = {"picture": as_picture(image)}
     panels |= {name: overlay(image, weights, top) for name, weights in maps.items()}
     height, width, _ = panels["picture"].shape
     columns = min(len(panels), 4)
@@ -573,11 +573,11 @@ def attention_overlay(image, maps, label="attention"):
         ax.set_title(title)
     viridis = matplotlib.colormaps["viridis"](np.linspace(0, 1, 256))[:, :3]
     over_grey = ScalarMappable(Normalize(0, top), ListedColormap(_over(0.5, viridis)))  # a mid-grey pixel
-    _add_scale(fig, over_grey, label, ax=axes, location="bottom", aspect=30, shrink=0.6)
+    add_scale(fig, over_grey, label, ax=axes, location="bottom", aspect=30, shrink=0.6)
     return fig
 
 
-@_styled
+@styled
 def attention_grid(maps, image=None, num_prefix_tokens=1, top=None):
     """Every layer and head at once, on one scale from 0.
 
@@ -586,32 +586,32 @@ def attention_grid(maps, image=None, num_prefix_tokens=1, top=None):
     not turn the rest dark; those have the last colour, as the arrow says.
     Shapes: maps (depth, num_heads, rows, columns); image as in `attention_overlay`, shown beside them.
     """
-    maps = _numpy(maps)
+    maps = as_numpy(maps)
     top = top or np.quantile(maps, 0.99) or maps.max()
     tokens = maps.shape[2] * maps.shape[3] + num_prefix_tokens
     left = 0 if image is None else 2
-    fig, drawn, place = _mosaic_figure(maps, "head", "layer", left, vmin=0, vmax=top)
+    fig, drawn, place = mosaic_figure(maps, "head", "layer", left, vmin=0, vmax=top)
     extend = "max" if maps.max() > top else "neither"
-    scale = _add_scale(fig, drawn, f"attention (white line: 1/{tokens})", cax=place, extend=extend)
+    scale = add_scale(fig, drawn, f"attention (white line: 1/{tokens})", cax=place, extend=extend)
     for color, width in (("black", 4), ("white", 2)):  # white with a black edge is seen on every colour
         scale.axhline(1 / tokens, color=color, linewidth=width)
     if image is not None:
         maps_at, inch = drawn.axes.get_position(), 1 / fig.get_figwidth()
         picture = fig.add_axes((0.1 * inch, maps_at.y0, left * inch, maps_at.height))
-        picture.imshow(_picture(image), interpolation="auto")
+        picture.imshow(as_picture(image), interpolation="auto")
         picture.set_title("picture")
         picture.set_axis_off()
     return fig
 
 
-@_styled
+@styled
 def attention_matrix(attention, num_prefix_tokens=1):
     """One head's attention: a row for each token that reads (query), a column for each that is read (key).
 
     Rows sum to 1. Up to 10 tokens, the numbers are written.
     Shapes: attention (T, T), the prefix tokens first, the class token first of all.
     """
-    attention = _numpy(attention)
+    attention = as_numpy(attention)
     tokens = len(attention)
     fig = Figure(figsize=(6.6, 5.4), layout="compressed")
     ax = fig.subplots()
@@ -627,12 +627,12 @@ def attention_matrix(attention, num_prefix_tokens=1):
         if num_prefix_tokens:
             axis.get_ticklabels()[0].set(color=COLORS["class_token"], fontweight="bold")
     if tokens <= 10:
-        _write_numbers(ax, attention, "{:.2f}")
-    _add_scale(fig, drawn, "attention (each row sums to 1)", ax=ax)
+        write_numbers(ax, attention, "{:.2f}")
+    add_scale(fig, drawn, "attention (each row sums to 1)", ax=ax)
     return fig
 
 
-@_styled
+@styled
 def distance_by_depth(distances, uniform=None):
     """How far each head looks, by layer (paper, figure 7 right).
 
@@ -642,7 +642,7 @@ def distance_by_depth(distances, uniform=None):
     return _heads_by_depth(distances, "mean attention distance (pixels)", uniform, bottom=None)
 
 
-@_styled
+@styled
 def entropy_by_depth(entropies, uniform=None):
     """How widely each head looks, by layer.
 
@@ -656,7 +656,7 @@ def _heads_by_depth(values, label, uniform, bottom=0):
     """A mark for each head, a line through the means of the layers. No bottom: the axis begins near them."""
     fig, ax = _layers_axes(label)
     for number, ((name, heads), line) in enumerate(zip(values.items(), cycle(LINES))):
-        heads = _numpy(heads)
+        heads = as_numpy(heads)
         layers = np.arange(1, len(heads) + 1)
         shift = 0.16 * (number - (len(values) - 1) / 2)  # or the marks of two models would hide each other
         ax.plot(layers, heads.mean(axis=1), **{**line, "marker": "", "linewidth": 1.5})
@@ -665,7 +665,7 @@ def _heads_by_depth(values, label, uniform, bottom=0):
     return _finish_layers(fig, ax, uniform, "spread evenly", bottom)
 
 
-@_styled
+@styled
 def share_by_layer(shares, chance):
     """The share of attention on the object, by layer, against chance.
 
@@ -674,8 +674,8 @@ def share_by_layer(shares, chance):
     """
     fig, ax = _layers_axes("share of attention on the object")
     for (name, (mean, error)), line in zip(shares.items(), cycle(LINES)):
-        mean = _numpy(mean)
-        ax.errorbar(np.arange(1, len(mean) + 1), mean, _numpy(error), label=name, capsize=4, **line)
+        mean = as_numpy(mean)
+        ax.errorbar(np.arange(1, len(mean) + 1), mean, as_numpy(error), label=name, capsize=4, **line)
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     return _finish_layers(fig, ax, chance, "chance")
 
@@ -701,33 +701,33 @@ def _finish_layers(fig, ax, level, name, bottom=0):
 # --- what the weights have learned --------------------------------------------------------------------------
 
 
-@_styled
+@styled
 def positional_similarity_grid(similarity):
     """One tile for each patch: how alike its position is to every patch's (paper, figure 7 centre).
 
     Shapes: similarity (rows, columns, rows, columns), as `attention_maps.positional_similarity` gives it.
     """
-    similarity = _numpy(similarity)
+    similarity = as_numpy(similarity)
     options = {"cmap": "RdBu_r", "vmin": -1, "vmax": 1}
-    fig, drawn, place = _mosaic_figure(similarity, "column of the patch", "row of the patch", **options)
-    _add_scale(fig, drawn, "cosine similarity", cax=place)
+    fig, drawn, place = mosaic_figure(similarity, "column of the patch", "row of the patch", **options)
+    add_scale(fig, drawn, "cosine similarity", cax=place)
     return fig
 
 
-@_styled
+@styled
 def rgb_filters(filters, columns=7):
     """Filters of the patch embedding as pictures, in reading order (paper, figure 7 left).
 
     Shapes: filters (number, P, P, C) in 0..1, C one or three, from `attention_maps.embedding_filters`.
     """
-    filters = _numpy(filters)
+    filters = as_numpy(filters)
     number, height, width, channels = filters.shape
     rows = math.ceil(number / columns)
     empty = np.ones((rows * columns - number, height, width, channels))
     tiles = np.concatenate([filters, empty]).reshape(rows, columns, height, width, channels)
     fig = Figure(figsize=(columns, rows * height / width + 0.4), layout="compressed")
     ax = fig.subplots()
-    ax.imshow(np.broadcast_to(tiles := _mosaic(tiles, 1, fill=1), (*tiles.shape[:2], 3)))
+    ax.imshow(np.broadcast_to(tiles := mosaic(tiles, 1, fill=1), (*tiles.shape[:2], 3)))
     ax.set_title(f"principal components 1 to {number} of the patch filters")
     ax.set_axis_off()
     return fig

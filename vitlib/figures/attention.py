@@ -6,7 +6,7 @@ from matplotlib.patches import Polygon, Rectangle
 from vitlib import plots
 
 
-@plots._styled
+@plots.styled
 def ribbon(embed_dim, num_heads):
     """One token on its way through attention: all of it goes into each head, a small part comes out of each.
 

@@ -6,7 +6,7 @@ from matplotlib.patheffects import withStroke
 from vitlib import plots
 
 
-@plots._styled
+@plots.styled
 def numbered_patches(pictures, patch_size):
     """Whole pictures side by side, with lines where they will be cut, and a number in each patch.
 
@@ -14,7 +14,7 @@ def numbered_patches(pictures, patch_size):
     """
     fig = Figure(figsize=(plots.WIDTH, plots.WIDTH / len(pictures) + 0.2), layout="constrained")
     for ax, (title, picture) in zip(fig.subplots(1, len(pictures)), pictures.items()):
-        image = plots._picture(picture)
+        image = plots.as_picture(picture)
         height, width, _ = image.shape
         ax.imshow(image, extent=(0, width, height, 0))
         ax.hlines(range(patch_size, height, patch_size), 0, width, color="white", linewidth=1)

@@ -3,13 +3,13 @@
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Rectangle
 
-from vitlib.plots import COLORS, WIDTH, _styled
+from vitlib.plots import COLORS, WIDTH, styled
 
 STREAM = {"color": COLORS["neutral"], "linewidth": 6, "solid_capstyle": "butt", "zorder": 1}
 BRANCH = {"color": COLORS["neutral"], "linewidth": 1.5, "solid_capstyle": "butt", "zorder": 1}
 
 
-@_styled
+@styled
 def block_wiring():
     """How the tokens run through one block: pre-norm (the paper's figure 1, laid flat) and post-norm."""
     fig = Figure(figsize=(WIDTH, 4.8))

@@ -7,7 +7,7 @@ from matplotlib.patheffects import withStroke
 from vitlib import plots
 
 
-@plots._styled
+@plots.styled
 def cut_pictures(panels, numbered=False):
     """Pictures side by side, each cut into patches with white gaps between them.
 
@@ -15,11 +15,11 @@ def cut_pictures(panels, numbered=False):
     patch. `numbered` writes in each patch its number, where there are several.
     """
     tiles = {
-        title: np.stack([[plots._picture(patch) for patch in row] for row in patches])
+        title: np.stack([[plots.as_picture(patch) for patch in row] for row in patches])
         for title, patches in panels.items()
     }
     gap = {title: max(1, picture.shape[3] // 10) for title, picture in tiles.items()}  # pixels
-    mosaics = {title: plots._mosaic(picture, gap[title], fill=255) for title, picture in tiles.items()}
+    mosaics = {title: plots.mosaic(picture, gap[title], fill=255) for title, picture in tiles.items()}
     sizes = np.array([mosaic.shape[:2] for mosaic in mosaics.values()])  # (height, width) in pixels
     between = 0.1  # inches
     # A pixel is a whole number of screen pixels, so that all are alike, and the stored picture is small.
@@ -42,16 +42,16 @@ def cut_pictures(panels, numbered=False):
     return fig
 
 
-@plots._styled
+@plots.styled
 def patch_as_row(patch):
     """A patch as the eye sees it, as three tables of numbers, and as the one row that they make.
 
     Shapes: patch uint8 (3, P, P), with P small enough for the numbers to be read.
     """
-    patch = plots._numpy(patch)
+    patch = plots.as_numpy(patch)
     fig = Figure(figsize=(plots.WIDTH, 3.9))
     picture = fig.add_axes((0.01, 0.38, 0.23, 0.53))
-    picture.imshow(plots._picture(patch))
+    picture.imshow(plots.as_picture(patch))
     picture.set_title("the patch")
     for number, (name, channel) in enumerate(zip(("red", "green", "blue"), patch)):
         table = fig.add_axes((0.26 + 0.25 * number, 0.38, 0.23, 0.53))
@@ -59,7 +59,7 @@ def patch_as_row(patch):
         flat = channel.reshape(1, -1)
         for ax, values, aspect in ((table, channel, "equal"), (part, flat, "auto")):
             ax.imshow(values, vmin=0, vmax=255, aspect=aspect)
-            plots._write_numbers(ax, values, "{:d}")
+            plots.write_numbers(ax, values, "{:d}")
         table.set_title(name)
         part.set_xlabel(name)
         for text in part.texts:

@@ -6,7 +6,7 @@ from matplotlib.ticker import PercentFormatter
 from vitlib import plots
 
 
-@plots._styled
+@plots.styled
 def cost_by_part(costs):
     """Bars for each part, one panel for each kind of cost: which share of the whole it has.
 
