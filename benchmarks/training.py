@@ -1,18 +1,20 @@
 """Train named recipes under one budget, and keep what each reached.
 
     python benchmarks/training.py RECIPE [RECIPE ...] --minutes 5 [--seeds 0 1 2] [--test]
-    python benchmarks/training.py RECIPE [RECIPE ...] --images 90000 [--share 0.05] [--seeds 0 1 2] [--test]
+    python benchmarks/training.py RECIPE [RECIPE ...] --gmac 90000 [--share 0.05] [--seeds 0 1 2] [--test]
 
 The recipes of one call run one after another, seed by seed, so that they share the state of the machine. The
-budget is in minutes, or in the number of training pictures seen. `--share` trains on the first part of each
-class only. Each run appends a line to benchmarks/results/training.jsonl. It is kept in runs/benchmarks/: one
-that was stopped goes on when the same line is given again. Accuracy is measured on the 5,000 validation
-pictures, and with --test on the test pictures too, for what is to be reported.
+budget is in minutes, or in compute: billions of multiplications and additions, which are the same on every
+machine. `--share` trains on the first part of each class only. Each run adds a line to
+vitlib/results/training.json, which lesson 07 reads. It is kept in runs/benchmarks/: one that was stopped goes
+on when the same line is given again. Accuracy is measured on the 5,000 validation pictures, and with --test on
+the test pictures too, for what is to be reported.
 """
 
 import argparse
 import json
 import platform
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from vitlib.data import cifar10
 from vitlib.training import TrainingConfig, evaluate, train
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "training.jsonl"
+RESULTS = ROOT / "vitlib" / "results" / "training.json"
 RUNS = ROOT / "runs" / "benchmarks"
 
 
@@ -52,9 +54,9 @@ class ResidualBlock(nn.Module):
 
 
 class SmallResNet(nn.Module):
-    """A plain convolutional network with the parameters and the multiplications of vit_cifar."""
+    """A plain convolutional network with the parameters and the multiplications of a narrow ViT."""
 
-    def __init__(self, num_classes=10, widths=(48, 96, 192, 384), blocks=(2, 1, 1, 1)):
+    def __init__(self, num_classes=10, widths=(24, 48, 96, 192), blocks=(2, 1, 1, 1)):
         super().__init__()
         self.config = {"in_channels": 3, "num_classes": num_classes, "widths": widths, "blocks": blocks}
         layers = [nn.Conv2d(3, widths[0], 3, 1, 1, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU()]
@@ -69,15 +71,32 @@ class SmallResNet(nn.Module):
         return self.head(self.layers(images).mean(dim=(2, 3)))
 
 
-SMALL_FIRST = {"image_sizes": ((0.5, 16), (0.75, 24))}
-SPEEDRUN = {"batch_size": 64, "muon_learning_rate": 0.02, "whiten": True, **SMALL_FIRST}
 ADAMW = {"optimizer": "adamw", "learning_rate": 1e-3}
+SPEEDRUN = {
+    "batch_size": 128,
+    "learning_rate": 1e-3,
+    "muon_learning_rate": 0.01,
+    "whiten": True,
+    "image_sizes": ((0.5, 16), (0.75, 24)),
+    "shift": 0,
+}
+
+
+def narrow(**changes):
+    return vit_cifar(**{"embed_dim": 96, "num_heads": 3, "pool": "mean", "positional": "sincos2d", **changes})
+
+
 # name -> how to build the model, and how its training differs from TrainingConfig's defaults
 RECIPES = {
-    "ours": (
-        lambda: vit_cifar(embed_dim=96, num_heads=3, pool="mean", positional="sincos2d"),
-        {**SPEEDRUN, "shift": 0},
-    ),
+    "ours": (narrow, SPEEDRUN),
+    # One ingredient less each.
+    "without_muon": (narrow, {**SPEEDRUN, **ADAMW}),
+    "without_small_pictures": (narrow, {**SPEEDRUN, "image_sizes": ()}),
+    "without_whitening": (narrow, {**SPEEDRUN, "whiten": False}),
+    "learned_positions": (lambda: narrow(positional="learned"), SPEEDRUN),
+    "class_token": (lambda: narrow(pool="class"), SPEEDRUN),
+    "with_shift": (narrow, {**SPEEDRUN, "shift": 4}),
+    "width_192": (lambda: narrow(embed_dim=192, num_heads=6), SPEEDRUN),
     # A widely read tutorial's. Its learning rate falls along a cosine, too, but in steps of an epoch.
     "tutorial": (
         lambda: vit_cifar(dropout=0.1, attention_dropout=0.1),
@@ -91,7 +110,7 @@ RECIPES = {
         {**ADAMW, "learning_rate": 5e-4, "weight_decay": 0.03, "label_smoothing": 0.1},
     ),
     "cnn": (SmallResNet, ADAMW),
-    "vit_adamw": (vit_cifar, ADAMW),  # the same training as the cnn
+    "vit": (lambda: vit_cifar(embed_dim=96, num_heads=3), ADAMW),  # the same training as the cnn's
 }
 
 
@@ -104,39 +123,45 @@ def gmac_per_image(model):
     return 3 * counter.get_total_flops() / 2 / len(images) / 1e9
 
 
-def gmac_spent(model, config, images):
-    """What a whole run has spent, with the sizes that its pictures had."""
-    total, begin = 0.0, 0.0
-    for end, size in (*config.image_sizes, (1.0, model.config.get("image_size"))):
-        if config.image_sizes:
-            model.resize(size)
-        total += (end - begin) * images * gmac_per_image(model)
-        begin = end
-    return total
+def gmac_by_share(model, config):
+    """Pairs (share of the steps, billions for one picture): small pictures cost less."""
+    sizes = config.image_sizes and (*config.image_sizes, (1.0, model.config["image_size"]))
+    if not sizes:
+        return [(1.0, gmac_per_image(model))]
+    return [(end, gmac_per_image(model.resize(size))) for end, size in sizes]
+
+
+def gmac_spent(parts, images, share=1.0):
+    """What the first `share` of a run has spent that sees so many pictures in all."""
+    begins = [0.0, *(end for end, _ in parts)]
+    return sum(max(0.0, min(share, end) - begin) * images * gmac for begin, (end, gmac) in zip(begins, parts))
 
 
 def run(name, seed, options):
     """One run of one recipe; its line of results."""
     build, training = RECIPES[name]
-    torch.manual_seed(seed)
-    model, data = build(), cifar10("train")
+    data = cifar10("train")
     if options.share < 1:
         data = data[[i for i in range(len(data)) if i % 4500 < 4500 * options.share]]  # by class, 4,500 each
-    budget = {"minutes": options.minutes}
-    if options.images:
-        per_epoch = len(data) // training.get("batch_size", 128) * training.get("batch_size", 128)
-        budget = {"epochs": options.images / per_epoch}
-    config = TrainingConfig(**training, **budget, seed=seed, precision=options.precision)
-    spent = f"{options.images}images" if options.images else f"{options.minutes:g}min"
-    directory = RUNS / f"{name}-{spent}-{options.share:g}-{seed}"
+    settings = {**training, "seed": seed, "precision": options.precision}
+    parts = gmac_by_share(build(), TrainingConfig(**settings, epochs=1))
+    batch_size = min(training.get("batch_size", 128), len(data))
+    per_epoch = len(data) // batch_size * batch_size
+    epochs = options.gmac and options.gmac / gmac_spent(parts, per_epoch)
+    config = TrainingConfig(**settings, minutes=options.minutes, epochs=epochs)
+    spent = f"{options.gmac:g} GMAC" if options.gmac else f"{options.minutes:g} min"
+    directory = RUNS / f"{name} {spent} {options.share:g} {seed}".replace(" ", "-")
+
+    torch.manual_seed(seed)
+    model, cpu_seconds = build(), time.process_time()
     result = train(model, data, cifar10("validation"), config, directory)
     if not result.finished:
         raise SystemExit("Stopped. Give the same line again to go on.")
     steps = result.history[-1]["step"]
-    images = steps * min(config.batch_size, len(data))
     measured = {"validation": evaluate(model, cifar10("validation"), config.mean, config.std).accuracy}
     if options.test:
         measured["test"] = evaluate(model, cifar10("test"), config.mean, config.std).accuracy
+    images = steps * batch_size
     return {
         "recipe": name,
         "budget": spent,
@@ -144,12 +169,18 @@ def run(name, seed, options):
         "seed": seed,
         **{part: round(accuracy, 4) for part, accuracy in measured.items()},
         "minutes": round(result.history[-1]["minutes"], 2),
+        "cpu_minutes": round((time.process_time() - cpu_seconds) / 60, 2),  # since it last went on
         "steps": steps,
         "images": images,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "gmac": round(gmac_spent(build(), config, images)),
+        "gmac": round(gmac_spent(parts, images)),
         "curve": [
-            [round(row["minutes"], 2), row["step"], round(row["validation_accuracy"], 4)]
+            {
+                "minutes": round(row["minutes"], 2),
+                "step": row["step"],
+                "gmac": round(gmac_spent(parts, images, row["step"] / steps)),
+                "validation": round(row["validation_accuracy"], 4),
+            }
             for row in result.history
             if row["validation_accuracy"] is not None
         ],
@@ -160,25 +191,30 @@ def run(name, seed, options):
     }
 
 
+def add(line):
+    """Add a run to the results, one a line."""
+    runs = json.loads(RESULTS.read_text())["runs"] if RESULTS.exists() else []
+    lines = ",\n".join(json.dumps(run) for run in [*runs, line])
+    checkpoint.write_whole(RESULTS, f'{{"runs": [\n{lines}\n]}}\n'.encode())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("recipes", nargs="+", choices=RECIPES)
     budget = parser.add_mutually_exclusive_group(required=True)
     budget.add_argument("--minutes", type=float)
-    budget.add_argument("--images", type=int)
+    budget.add_argument("--gmac", type=float)
     parser.add_argument("--share", type=float, default=1.0)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--test", action="store_true")
     options = parser.parse_args()
-    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
     for seed in options.seeds:
         for name in options.recipes:
             line = run(name, seed, options)
             reached = ", ".join(f"{part} {line[part]:.2%}" for part in ("validation", "test") if part in line)
             print(f"{name}, seed {seed}: {reached}")
-            lines.append(json.dumps(line))
-            checkpoint.write_whole(RESULTS, "\n".join([*lines, ""]).encode())
+            add(line)
 
 
 if __name__ == "__main__":
