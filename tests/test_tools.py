@@ -1,14 +1,26 @@
-"""The tools that build the notebooks, open them, and set up the environment."""
+"""The tools that build the notebooks, open them, set up the environment, and train and describe models."""
 
 import os
 import shutil
 import subprocess
+import sys
+import tarfile
+import textwrap
+from dataclasses import asdict
 from pathlib import Path
 
 import build_notebooks
+import model_card
 import nbformat
 import open_lab
 import pytest
+import torch
+import train_on_gpu
+from PIL import Image
+
+from vitlib import checkpoint
+from vitlib.data import CIFAR10_CLASSES
+from vitlib.training import TrainingConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -181,3 +193,137 @@ def test_make_sets_up_once(tmp_path):
     assert not (folder / ".venv").exists()
     assert make() == (True, [])  # help changes nothing
     assert not (folder / ".venv").exists()
+
+
+# --- training on another machine ----------------------------------------------------------------------------
+
+# Runs train_on_gpu.py as another process would, with little data and two steps; KILLED_AT ends it before one.
+TRAIN_THERE = """
+    import os, runpy, signal, sys
+    import einops, platformdirs
+    from vitlib import data, training
+
+    data._PER_CLASS, data._VALIDATION_PER_CLASS = {"train": 3, "test": 1}, 1
+    training.SAVE_EVERY = -1
+    training.steps_in = lambda *_: 2
+    training_step = training.training_step
+
+    def step_or_die(model, optimizers, batches, run, config):
+        if str(run.step) == os.environ.get("KILLED_AT"):
+            os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+        return training_step(model, optimizers, batches, run, config)
+
+    training.training_step = step_or_die
+    print([os.path.dirname(module.__file__) for module in (einops, platformdirs, training)])
+    sys.argv[:] = ["train_on_gpu.py", "train", "--minutes", "1"]
+    runpy.run_path("train_on_gpu.py", run_name="__main__")
+"""
+
+
+def test_train_on_gpu_takes_along_all_it_needs(tmp_path):
+    """An archive that lacks a module or the pictures, or that finds them only where it was packed; a run that
+    is not saved where OUT says, begins afresh after a stop, or leaves a model that is too large to ship.
+    """
+    for part, number in {"train": 3, "test": 1}.items():
+        for label, name in enumerate(CIFAR10_CLASSES):
+            (tmp_path / "pictures" / part / name).mkdir(parents=True)
+            for i in range(number):
+                picture = Image.new("RGB", (32, 32), (25 * label, 80 * i, 100))
+                picture.save(tmp_path / "pictures" / part / name / f"{i}.jpg")
+    train_on_gpu.pack(tmp_path / "gpu.tar.xz", tmp_path / "pictures")
+    there, out = tmp_path / "there", tmp_path / "a run"
+    with tarfile.open(tmp_path / "gpu.tar.xz") as archive:
+        archive.extractall(there, filter="data")
+    shutil.rmtree(tmp_path / "pictures")
+
+    environment = {**os.environ, "OUT": str(out), "XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    environment |= {"VITLIB_DATA": "", "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}
+
+    def train_there(**more):
+        command = [sys.executable, "-c", textwrap.dedent(TRAIN_THERE)]
+        return subprocess.run(
+            command, cwd=there, env=environment | more, capture_output=True, text=True, timeout=300
+        )
+
+    killed = train_there(KILLED_AT="1")
+    assert killed.returncode in (-9, 15), killed.stderr
+    assert str([str(there / name) for name in ("einops", "platformdirs", "vitlib")]) in killed.stdout
+    assert checkpoint.load(out / "model.safetensors").notes["steps"] == 1
+    done = train_there()
+    assert done.returncode == 0, done.stderr
+    assert "Going on from step 1 of 2" in done.stdout and "% of the validation pictures" in done.stdout
+    loaded = checkpoint.load(out / "model.safetensors")
+    assert loaded.notes["steps"] == 2 and (out / "history.csv").exists()
+    config = loaded.model.config
+    assert (config["pool"], config["positional"], config["patch_size"]) == ("class", "learned", (4, 4))
+    checkpoint.save(
+        tmp_path / "half.safetensors", loaded.model, loaded.classes, loaded.mean, loaded.std, torch.float16
+    )
+    assert (tmp_path / "half.safetensors").stat().st_size < 8e6
+
+
+def test_train_on_gpu_says_what_is_not_set(monkeypatch, capsys, tmp_path):
+    """A run into the current folder, or an archive without pictures."""
+    monkeypatch.delenv("OUT", raising=False)
+    monkeypatch.setenv("VITLIB_DATA", str(tmp_path))
+    for arguments, said in [
+        (["train"], "OUT must name the folder"),
+        (["pack", str(tmp_path / "x")], f"train/ and test/; it is '{tmp_path}'"),
+    ]:
+        monkeypatch.setattr(sys, "argv", ["train_on_gpu.py", *arguments])
+        with pytest.raises(SystemExit):
+            train_on_gpu.main()
+        assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- the model card -----------------------------------------------------------------------------------------
+
+
+def test_the_model_card_says_what_its_files_say():
+    """A new checkpoint with the card of an old one, or a number that was edited by hand."""
+    again = "Run: python tools/model_card.py"
+    assert model_card.CARD.read_text(encoding="utf-8") == model_card.card(), again
+
+
+CONFUSION = torch.tensor([[5, 3, 0], [0, 8, 0], [1, 1, 6]])
+
+
+def test_confusions_are_kept_and_belong_to_their_model(tmp_path, monkeypatch):
+    """True and predicted classes swapped, or the errors of another model."""
+    monkeypatch.setattr(model_card, "SHIPPED", tmp_path)
+    model_card.write_confusion("toy", CONFUSION, ["cat", "dog", "fox"])
+    lines = (tmp_path / "toy_confusion.csv").read_text().splitlines()
+    assert lines == ["class,cat,dog,fox", "cat,5,3,0", "dog,0,8,0", "fox,1,1,6"]
+    accuracy = {"cat": 0.625, "dog": 1.0, "fox": 0.75}
+    confusion = model_card.read_confusion("toy", accuracy)
+    assert confusion["cat"] == {"cat": 5, "dog": 3, "fox": 0}
+    assert model_card.by_class(confusion).splitlines()[2:] == [
+        "| cat | 5 of 8 | dog (3) |", "| dog | 8 of 8 | nothing |", "| fox | 6 of 8 | cat (1) |"
+    ]  # fmt: skip
+    assert model_card.what_it_gets_wrong(confusion).startswith("5 pictures are wrong.")
+    assert "errors: cat taken for dog (3), fox taken for cat (1)" in model_card.what_it_gets_wrong(confusion)
+    with pytest.raises(ValueError, match="different models.*--measure toy"):
+        model_card.read_confusion("toy", {**accuracy, "fox": 0.625})
+
+
+def test_training_is_told_in_words():
+    """A setting that was renamed, a share that is not in percent, or something told that was not used."""
+    assert model_card.IN_WORDS.keys() <= asdict(TrainingConfig(epochs=1)).keys()
+    plain = model_card.training_in_words(asdict(TrainingConfig(epochs=1, flip=False, shift=0)))
+    assert plain.splitlines() == [
+        "The optimizer is Muon for the blocks' matrices and AdamW for the rest. Learning rates rise over the "
+        "first 5 % of the steps, then fall to 0 along half a cosine."
+    ]
+    more = {"whiten": True, "label_smoothing": 0.1, "trivial_augment": 0.5, "cutmix": 1}
+    config = TrainingConfig(epochs=1, image_sizes=((0.5, (16, 24)),), **more)
+    told = model_card.training_in_words(asdict(config)).splitlines()[1:]
+    assert told[0] == "Until 50 % of the steps, the pictures were 16x24 pixels."
+    assert [line.split(" (")[0] for line in told[1:]] == [
+        "The patch embedding began from the statistics of the pictures.",
+        "About half of the pictures were mirrored.",
+        "Each picture was moved by up to 4 pixels each way.",
+        "About 50 % of the pictures were changed by a random operation",
+        "In about 100 % of the batches a piece of another picture was pasted in",
+        "10 % of each label was spread over all classes",
+    ]

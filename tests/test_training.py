@@ -22,7 +22,9 @@ from torch.nn.functional import cross_entropy, one_hot
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vitlib import VisionTransformer, checkpoint, training
-from vitlib.data import ImageData, normalize
+from vitlib.augmentation import random_erasing
+from vitlib.data import ImageData, augment, normalize, shapes
+from vitlib.muon import Muon
 from vitlib.patch_embedding import PatchEmbedding
 from vitlib.training import TrainingConfig, evaluate, learning_rate_factor, make_optimizers, train
 
@@ -407,6 +409,11 @@ def test_how_many_steps_fit(tmp_path, monkeypatch, minutes, evaluations, steps):
     ({"epochs": 1, "evaluations": 0}, "evaluations"),
     ({"epochs": 1, "warmup": 5}, "warmup is a share"),
     ({"epochs": 1, "label_smoothing": 1.5}, "label_smoothing"),
+    ({"epochs": 1, "trivial_augment": 1.1}, "trivial_augment is a share, from 0 to 1, got 1.1"),
+    ({"epochs": 1, "random_erasing": -0.2}, "random_erasing is a share, from 0 to 1, got -0.2"),
+    ({"epochs": 1, "mixup": math.nan}, "mixup is a share, from 0 to 1, got nan"),
+    ({"epochs": 1, "cutmix": 2}, "cutmix is a share, from 0 to 1, got 2"),
+    ({"epochs": 1, "mixup": 0.6, "cutmix": 0.5}, r"mixup \(0.6\) and cutmix \(0.5\)"),
     ({"epochs": 1, "optimizer": "sgd"}, "adamw, muon"),
     ({"epochs": 1, "precision": "fp16"}, "fp32, bf16"),
     ({"epochs": 1, "device": "tpu"}, "cuda"),
@@ -640,6 +647,21 @@ def test_pictures_grow(tmp_path, monkeypatch, positional):
     assert checkpoint.load(tmp_path / "model.safetensors").model.grid == (2, 2)
 
 
+def test_a_run_stopped_among_small_pictures_goes_on_with_the_same_model(tmp_path):
+    """A model left with the small size: the pictures would not fit it when the same cell is run again."""
+    config = small_config(image_sizes=((0.5, 4),))
+    stopped, whole = small_model(), small_model()
+    press = press_once(at=3)
+    handle = stopped.head.register_forward_hook(lambda head, *_: press() if head.training else None)
+    assert not train(stopped, TRAIN, VALIDATION, config, tmp_path / "stopped").finished
+    handle.remove()
+    assert stopped.config["image_size"] == (8, 8) and stopped.grid == (2, 2)
+    assert same_weights(checkpoint.load(tmp_path / "stopped" / "model.safetensors").model, stopped)
+    assert train(stopped, TRAIN, VALIDATION, config, tmp_path / "stopped").finished
+    train(whole, TRAIN, VALIDATION, config, tmp_path / "whole")
+    assert same_weights(stopped, whole)
+
+
 def test_small_pictures_count_in_the_budget(monkeypatch, tmp_path):
     """A budget in minutes that takes every step for one of full size."""
     clock, seconds = [0.0], {(4, 4): 1.0, (8, 8): 4.0}
@@ -707,6 +729,195 @@ def test_flip_and_shift_reach_the_pictures(flip, shift):
     kept = [torch.equal(a, b) for a, b in zip(got, same)]
     mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(got, same)]
     assert any(mirrored) == flip and (all(k or m for k, m in zip(kept, mirrored)) == (shift == 0))
+
+
+# --- changed and mixed pictures -----------------------------------------------------------------------------
+
+EVERYTHING = {"trivial_augment": 0.5, "random_erasing": 0.5, "mixup": 0.3, "cutmix": 0.3}
+AS_IT_IS = {"flip": False, "shift": 0, "mean": (0.0,), "std": (1 / 255,)}  # numbers are pixels 0..255
+FLAT = torch.tensor([10.0, 40.0, 80.0, 130.0, 190.0])  # a grey for each class
+
+
+def flat_pictures(number=38, size=(8, 12)):
+    """Pictures of one grey each, the class: a mixture shows what is in it."""
+    labels = torch.arange(number) % len(FLAT)
+    images = FLAT[labels].to(torch.uint8).view(-1, 1, 1, 1).repeat(1, 1, *size)
+    return ImageData(images, labels, ["a", "b", "c", "d", "e"])
+
+
+def batches_of(data, batch_size=7, **options):
+    config = small_config(batch_size=batch_size, **options)
+    return training.Batches(data, batch_size, config, torch.device("cpu"))
+
+
+def close_to(share, count, number):
+    """Whether that many of so many is what chance gives: exact at 0 and 1, four standard errors between."""
+    return abs(count - share * number) <= 4 * (share * (1 - share) * number) ** 0.5
+
+
+def test_a_batch_follows_from_seed_and_step():
+    """Chance from left-over state: a run that goes on would see other pictures than one that never stops."""
+    in_order = [batches_of(TRAIN, **EVERYTHING).get(step) for step in range(12)]
+    assert {labels.ndim for _, labels in in_order} == {1, 2}  # some mixed, some not
+    batches = batches_of(TRAIN, **EVERYTHING)
+    for step in (11, 3, 7, 0, 4, 3):
+        for one, other in zip(batches.get(step), in_order[step]):
+            assert torch.equal(one, other)
+    others = [in_order[4], batches_of(TRAIN, seed=1, **EVERYTHING).get(3)]
+    assert not any(torch.equal(images, in_order[3][0]) for images, _ in others)
+
+
+@pytest.mark.parametrize("seed, step", [(0, 0), (0, 8), (3, 4)])
+def test_without_them_nothing_else_is_drawn(seed, step):
+    """A number that is drawn and not used: every run that was ever described by its seed would differ."""
+    images, labels = batches_of(TRAIN, seed=seed).get(step)
+    epoch, place = divmod(step, 5)
+    order = torch.randperm(38, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
+    indices = order[7 * place : 7 * place + 7]
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+    moved = normalize(augment(TRAIN.images[indices], generator, 4, True), **GREY)
+    assert torch.equal(images, moved) and torch.equal(labels, TRAIN.labels[indices])
+    erased, _ = batches_of(TRAIN, seed=seed, random_erasing=0.5).get(step)
+    assert torch.equal(erased, random_erasing(moved, generator, 0.5))  # the very next numbers
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_what_is_not_chosen_stays_as_it_was(name):
+    """A draw that comes before those of flip and shift, or pictures that are changed without being drawn."""
+    plain, changed = batches_of(TRAIN), batches_of(TRAIN, **{name: 0.5})
+    same = []
+    for step in range(20):
+        before, after = plain.get(step), changed.get(step)
+        if after[1].ndim == 2:
+            same += [False] * 7
+        else:
+            assert torch.equal(before[1], after[1])
+            same += [torch.equal(a, b) for a, b in zip(before[0], after[0])]
+    assert 0.3 < sum(same) / len(same) < 0.75  # some draws change nothing: a turn by hardly any degree
+
+
+@pytest.mark.parametrize("share", [0, 0.1, 0.7, 1])
+def test_share_of_changed_pictures(monkeypatch, share):
+    """The others changed instead, whole batches, or a share that is not the one asked for."""
+    monkeypatch.setattr(training, "trivial_augment", lambda images, generator: 255 - images)
+    data = flat_pictures(1000)
+    images, labels = batches_of(data, 1000, trivial_augment=share, **AS_IT_IS).get(0)
+    grey = FLAT[labels].view(-1, 1, 1, 1)
+    changed = ((images - (255 - grey)).abs() < 0.01).all((1, 2, 3))
+    kept = ((images - grey).abs() < 0.01).all((1, 2, 3))
+    assert (changed ^ kept).all() and close_to(share, changed.sum(), 1000)
+
+
+@pytest.mark.parametrize("share", [0, 0.25, 0.7, 1])
+def test_share_of_erased_pictures(share):
+    """A share that is not the one asked for, or a cover that is not the mean colour, 0."""
+    data = flat_pictures(1000, (32, 20))
+    images, labels = batches_of(data, 1000, random_erasing=share, **AS_IT_IS).get(0)
+    covered = images == 0
+    assert ((images - FLAT[labels].view(-1, 1, 1, 1)).abs() < 0.01)[~covered].all()
+    assert close_to(share, covered.any(3).any(2).any(1).sum(), 1000)
+
+
+@pytest.mark.parametrize("mixup, cutmix", [(0, 0), (1, 0), (0, 1), (0.3, 0), (0.2, 0.5), (0.5, 0.5)])
+def test_share_of_mixed_batches(mixup, cutmix):
+    """One taken for the other, both at once, a share that is not the one asked for; labels that say
+    something else than the pictures: the mean grey of a mixture must be that of its labels.
+    """
+    batches = batches_of(flat_pictures(), mixup=mixup, cutmix=cutmix, **AS_IT_IS)
+    seen = {"plain": 0, "mixup": 0, "cutmix": 0}
+    for step in range(200):
+        images, labels = batches.get(step)
+        pixels = images.flatten(1)
+        flat = ((pixels - pixels[:, :1]).abs() < 0.01).all()
+        of_the_data = (pixels[..., None] - FLAT).abs().min(-1).values.max() < 0.01
+        if labels.ndim == 1:
+            assert labels.dtype == torch.int64 and flat and of_the_data
+            labels = one_hot(labels, len(FLAT)).float()
+            seen["plain"] += 1
+        else:
+            assert flat != of_the_data  # all pixels blended alike, or pixels of two pictures side by side
+            seen["mixup" if flat else "cutmix"] += 1
+        assert labels.shape == (7, len(FLAT)) and (labels >= 0).all()
+        assert torch.allclose(labels.sum(1), torch.ones(7))
+        assert torch.allclose(labels @ FLAT, pixels.mean(1), atol=0.05)
+    assert close_to(mixup, seen["mixup"], 200) and close_to(cutmix, seen["cutmix"], 200)
+
+
+@pytest.mark.parametrize("mix", ["mixup", "cutmix"])
+def test_order_of_the_changes(monkeypatch, mix):
+    """Operations on pictures that are small already, where a shift by 32 pixels means something else; a
+    rectangle that is black instead of mean; a rectangle that covers both parts of a mixture.
+    """
+    calls = []
+
+    def noted(name, function):
+        def call(images, *rest, **options):
+            calls.append((name, tuple(images.shape[2:])))
+            return function(images, *rest, **options)
+
+        return call
+
+    for name in ("augment", "trivial_augment", "shrink", "normalize", "random_erasing", "mixup", "cutmix"):
+        monkeypatch.setattr(training, name, noted(name, getattr(training, name)))
+    options = {"trivial_augment": 1.0, "random_erasing": 1.0, mix: 1.0}
+    images, _ = batches_of(TRAIN, **options).get(0, (4, 6))
+    large, small = (8, 8), (4, 6)
+    assert calls == [("augment", large), ("trivial_augment", large), ("shrink", large), ("normalize", small),
+                     ("random_erasing", small), (mix, small)]  # fmt: skip
+    assert images.shape == (7, 3, *small)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7])
+@pytest.mark.parametrize("channels, size", [(1, (8, 8)), (1, (12, 5)), (3, (5, 12))])
+def test_changes_of_odd_pictures(channels, size, batch_size):
+    """One channel taken for three, height for width, a batch of one that has no neighbour."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (14, channels, *size), generator=generator, dtype=torch.uint8)
+    data = ImageData(images, torch.arange(14) % 3, CLASSES)
+    options = {"mean": (0.5,) * channels, "std": (0.25,) * channels}
+    batches = batches_of(data, batch_size, **{**EVERYTHING, "mixup": 0.4, "cutmix": 0.4}, **options)
+    for step in range(30):
+        images, labels = batches.get(step)
+        assert images.shape == (batch_size, channels, *size) and images.dtype == torch.float32
+        assert images.abs().max() <= 2.01  # (0..1 - 0.5) / 0.25
+        assert labels.shape in ((batch_size,), (batch_size, 3))
+        assert labels.ndim == 1 or torch.allclose(labels.sum(1), torch.ones(batch_size))
+
+
+@pytest.mark.parametrize("mix", ["mixup", "cutmix"])
+def test_the_loss_of_mixed_labels(tmp_path, mix):
+    """A loss against one of the two labels only, or label smoothing that mixed labels go without."""
+    still = {"dropout": 0, "attention_dropout": 0, "drop_path": 0}
+    model, options = small_model(**still), {mix: 1.0, "batch_size": 38, "flip": False, "shift": 0}
+    images, labels = batches_of(TRAIN, **options).get(0)
+    logs = model(images).log_softmax(1)
+    expected = -(0.7 * (labels * logs).sum(1) + 0.3 * logs.mean(1)).mean()
+    config = small_config(epochs=0.2, label_smoothing=0.3, **options)
+    loss = train(model, TRAIN, VALIDATION, config, tmp_path).history[0]["train_loss"]
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_a_run_with_all_of_them_goes_on_to_the_same_weights(tmp_path):
+    """A stop between a mixed and an unmixed batch, small pictures and large ones, one epoch and the next."""
+    train_data, validation_data = shapes("train", 60), shapes("validation", 20)
+    model = {"image_size": 32, "patch_size": 8, "num_classes": 10}
+    config = small_config(epochs=2, batch_size=20, image_sizes=((0.5, 16),), **EVERYTHING)
+    for _ in range(2):  # stopped after two steps and after four
+        stopped = small_model(**model)  # as another process builds it
+        handle = stopped.head.register_forward_hook(press_in_the_second_step())
+        assert not train(stopped, train_data, validation_data, config, tmp_path / "stopped").finished
+        handle.remove()
+    stopped, whole, start = (small_model(**model) for _ in range(3))
+    result = train(stopped, train_data, validation_data, config, tmp_path / "stopped")
+    expected = train(whole, train_data, validation_data, config, tmp_path / "whole")
+    assert result.finished and same_weights(stopped, whole)
+    assert without_minutes(result.history) == without_minutes(expected.history)
+    assert not torch.equal(stopped.head.weight, start.head.weight)
+
+
+def press_in_the_second_step():
+    press = press_once(at=2)
+    return lambda head, *_: press() if head.training else None
 
 
 # --- precision and device -----------------------------------------------------------------------------------

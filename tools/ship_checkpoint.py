@@ -1,16 +1,19 @@
 """Train a model that vitlib ships, and put it among the checkpoints.
 
-    python tools/ship_checkpoint.py NAME RUN_FOLDER
+    python tools/ship_checkpoint.py NAME RUN_FOLDER [--trained]
 
-NAME is cifar10 or shapes. Interrupted, it goes on where it stopped. The weights are rounded to half
+NAME is cifar10 or shapes. Interrupted, it goes on where it stopped. With --trained, RUN_FOLDER holds a finished
+run of another recipe (tools/train_on_gpu.py makes one), and nothing is trained. The weights are rounded to half
 precision, and then measured on the test pictures, once. Written to vitlib/checkpoints/: NAME.safetensors (the
-model), NAME.json (what it is, how it was trained and what it reached) and NAME.csv (the log of the run).
+model), NAME.json (what it is, how it was trained and what it reached), NAME.csv (the log of the run) and
+NAME_confusion.csv (what it takes for what). The model card is to be written again then: tools/model_card.py.
 """
 
 import argparse
 import json
 from pathlib import Path
 
+import model_card
 import torch
 
 from vitlib import VisionTransformer, checkpoint, vit_cifar
@@ -64,6 +67,7 @@ def ship(name, run):
     about = {"classes": trained.classes, "model": trained.model.config, **notes}
     checkpoint.write_whole(path.with_suffix(".json"), (json.dumps(about, indent=2) + "\n").encode())
     checkpoint.write_whole(path.with_suffix(".csv"), (run / "history.csv").read_bytes())
+    model_card.write_confusion(name, measured.confusion, data.classes)
     print(f"test accuracy: {measured.accuracy:.2%} ({path}, {path.stat().st_size / 1e6:.1f} MB)")
 
 
@@ -71,7 +75,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", choices=("cifar10", "shapes"))
     parser.add_argument("run", type=Path)
+    parser.add_argument("--trained", action="store_true")
     arguments = parser.parse_args()
-    if not train(*recipe(arguments.name), arguments.run).finished:
+    if not arguments.trained and not train(*recipe(arguments.name), arguments.run).finished:
         raise SystemExit("Not finished: run it again to go on.")
     ship(arguments.name, arguments.run)

@@ -183,6 +183,8 @@ def train(model, train_data, validation_data, config, directory, on_log=None):
                     run.save(model, optimizers)
         if run.step > before:
             run.save(model, optimizers)
+    if config.image_sizes:
+        model.resize(run.setting["model"]["image_size"])  # as it was built, wherever the run stopped
     model.eval()
     if not run.finished:
         print(f"Stopped at step {run.step} of {run.total_steps}. Nothing is lost: run the same to go on.")
@@ -437,6 +439,8 @@ class Run:
         config, classes = self.config, self.setting["data"]["classes"]
         notes = {"training": asdict(config), "steps": self.step, "precision": self.precision}
         path = self.directory / "model.safetensors"
+        if config.image_sizes:  # to be used on pictures of full size, wherever the run stands
+            model = copy.deepcopy(model).resize(self.setting["model"]["image_size"])
         checkpoint.save(path, model, classes, config.mean, config.std, **notes)
         checkpoint.write_whole(self.directory / "history.csv", as_csv(self.history).encode())
 

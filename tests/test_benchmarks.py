@@ -1,0 +1,77 @@
+"""The recipes that are compared in training, their compute, and the stored runs."""
+
+import importlib.util
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+
+from vitlib import results
+from vitlib.training import TrainingConfig
+
+PATH = Path(__file__).parents[1] / "benchmarks" / "training.py"
+spec = importlib.util.spec_from_file_location("training_benchmark", PATH)
+training = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(training)
+
+ONE_LESS = ("without_muon", "without_small_pictures", "without_whitening", "learned_positions", "class_token",
+            "with_shift", "width_192")  # fmt: skip
+
+
+def settings(name):
+    """Everything that a recipe sets, model and training, by name."""
+    build, options = training.RECIPES[name]
+    return build().config | asdict(TrainingConfig(**options, epochs=1))
+
+
+@pytest.mark.parametrize("name", ONE_LESS)
+def test_one_ingredient_is_changed(name):
+    """Fails where a comparison changes two things at once. A width of 192 needs 6 heads of the same width."""
+    ours, other = settings("ours"), settings(name)
+    changed = {key for key in ours if ours[key] != other[key]}
+    with_it = {"width_192": {"num_heads"}, "without_muon": set()}.get(name, set())
+    assert len(changed - with_it) == 1, changed
+
+
+def test_cnn_and_vit_are_alike_in_size_and_training():
+    (cnn, cnn_training), (vit, vit_training) = training.RECIPES["cnn"], training.RECIPES["vit"]
+    assert cnn_training == vit_training
+    sizes = [sum(parameter.numel() for parameter in build().parameters()) for build in (cnn, vit)]
+    work = [training.gmac_per_image(build()) for build in (cnn, vit)]
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.05) and work[0] == pytest.approx(work[1], rel=0.05)
+
+
+def test_compute_by_hand():
+    """Fails where the counter misses attention, or forward and backward are not three forwards."""
+    build, _ = training.RECIPES["ours"]
+    tokens, width, depth = 64, 96, 6
+    linear = 12 * tokens * width**2 + 2 * tokens**2 * width  # a block; the second part is attention
+    by_hand = depth * linear + tokens * 48 * width + width * 10
+    assert training.gmac_per_image(build()) == pytest.approx(3 * by_hand / 1e9, rel=1e-6)
+
+
+def test_small_pictures_cost_less():
+    parts = [(0.5, 1.0), (0.75, 2.0), (1.0, 4.0)]
+    assert training.gmac_spent(parts, 100) == pytest.approx(50 * 1 + 25 * 2 + 25 * 4)
+    assert training.gmac_spent(parts, 100, share=0.5) == pytest.approx(50)
+    assert training.gmac_spent(parts, 100, share=0.6) == pytest.approx(50 + 10 * 2)
+
+
+def test_the_network_takes_pictures_of_any_size():
+    assert training.SmallResNet(num_classes=7)(torch.randn(2, 3, 20, 33)).shape == (2, 7)
+
+
+@pytest.mark.skipif(not training.RESULTS.exists(), reason="no stored runs")
+def test_stored_runs_are_of_these_recipes():
+    """Fails where a recipe was changed and its runs were not made again."""
+    for run in results.load("training")["runs"]:
+        build, options = training.RECIPES[run["recipe"]]
+        config = json.loads(json.dumps(asdict(TrainingConfig(**options, epochs=1, seed=run["seed"]))))
+        free = ("epochs", "minutes", "precision")  # they come from the command line
+        assert {k: v for k, v in run["training"].items() if k not in free} == {
+            k: v for k, v in config.items() if k not in free
+        }, run["recipe"]
+        assert run["model"] == json.loads(json.dumps(build().config)), run["recipe"]
+        assert run["gmac"] == run["curve"][-1]["gmac"] and run["steps"] == run["curve"][-1]["step"]
