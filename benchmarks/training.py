@@ -6,9 +6,9 @@
 The recipes of one call run one after another, seed by seed, so that they share the state of the machine. The
 budget is in minutes, or in compute: billions of multiplications and additions, which are the same on every
 machine. `--share` trains on the first part of each class only. Each run adds a line to
-vitlib/results/training.json, which lesson 07 reads. It is kept in runs/benchmarks/: one that was stopped goes
-on when the same line is given again. Accuracy is measured on the 5,000 validation pictures, and with --test on
-the test pictures too, for what is to be reported.
+vitlib/results/training.json. It is kept in runs/benchmarks/: one that was stopped goes on when the same
+line is given again. Accuracy is measured on the 5,000 validation pictures, and with --test on the test
+pictures too, for what is to be reported.
 """
 
 import argparse

@@ -8,8 +8,8 @@ class Muon(torch.optim.Optimizer):
 
     The gradient of a matrix is mostly a few strong directions. Muon keeps the directions and evens out their
     strength, so that the rare ones are learned as well. Gives the same numbers as `torch.optim.Muon`, which
-    takes the matrices one by one; here all matrices of one shape, one from each block, are multiplied at once.
-    On a CPU that takes less than half the time.
+    takes the matrices one by one; here all of one shape, one from each block, are multiplied at once. On a
+    CPU that takes less than half the time.
     `params` are matrices, (rows, columns); ValueError for others.
     Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks".
     """

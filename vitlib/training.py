@@ -43,8 +43,8 @@ class TrainingConfig:
     Learning rates rise over the first `warmup` share of the steps, then fall to 0 along half a cosine.
     `image_sizes`, pairs of (share, size), shrink the pictures until that share of the steps is done: half the
     size means a quarter of the patches, and of the work. `flip` mirrors about half of the training pictures,
-    `shift` moves each by up to so many pixels; `trivial_augment` and `random_erasing` (shares of the pictures),
-    `mixup` and `cutmix` (shares of the batches, never both) are those of `vitlib.augmentation`.
+    `shift` moves each by up to so many pixels. `trivial_augment` and `random_erasing` (shares of the
+    pictures), `mixup` and `cutmix` (shares of the batches, never both) are those of `vitlib.augmentation`.
     `whiten` starts the patch embedding from the statistics of the pictures (see `whiten`).
     `precision` is "fp32", "bf16", or "auto": whichever this machine does faster.
     """
@@ -95,7 +95,7 @@ class TrainingConfig:
                 raise ValueError(f"{name} is a share, from 0 to 1, got {getattr(self, name)}.")
         if self.mixup + self.cutmix > 1:
             raise ValueError(
-                f"A batch is mixed one way only: mixup ({self.mixup}) and cutmix ({self.cutmix}) are more than 1."
+                f"A batch is mixed one way only: mixup {self.mixup} and cutmix {self.cutmix} are more than 1."
             )
         for name, choices in {
             "optimizer": ("adamw", "muon"),
@@ -246,7 +246,7 @@ def learning_rate_factor(step, total_steps, warmup):
 
 @torch.no_grad()
 def whiten(patch_embedding, images, generator):
-    """Start the patch embedding so that the numbers in a token are uncorrelated and about equally large.
+    """Start the patch embedding so that every way in which patches differ counts about equally.
 
     Neighbouring pixels are nearly equal, so the tokens of a random start hardly differ but in brightness and
     colour. Principal components of the patches, each divided by its standard deviation, make details count as
@@ -261,7 +261,8 @@ def whiten(patch_embedding, images, generator):
     variances, components = variances[-kept:], components[:, -kept:]
     rotation, _ = torch.linalg.qr(torch.randn(width, kept, generator=generator))  # columns are orthonormal
     # 0.01 keeps the noise of the faintest components small, 0.5 the tokens below the sines of the positions.
-    matrix = 0.5 * (width / kept) ** 0.5 * rotation @ (components / (variances + 0.01).sqrt()).T  # (D, C·P·P)
+    scaled = 0.5 * (width / kept) ** 0.5 * components / (variances + 0.01).sqrt()
+    matrix = rotation @ scaled.T  # (D, C·P·P)
     weight = patch_embedding.projection.weight
     weight.copy_(matrix.view_as(weight))
 
@@ -307,7 +308,7 @@ class Batches:
         return normalize(self.images[places], self.config.mean, self.config.std)
 
     def get(self, step, image_size=None):
-        """Normalised images (B, C, H, W), of another size if one is given, and labels (B,), or (B, K) if mixed.
+        """Normalised images (B, C, H, W), of another size if one is given; labels (B,), or (B, K) if mixed.
 
         K classes. Only what the configuration asks for is drawn from the generator.
         """
