@@ -1,6 +1,7 @@
 """plots: what is drawn is what was passed in, and everything can be read. Content is tested, not pixels."""
 
 import base64
+import functools
 import importlib
 import io
 import itertools
@@ -16,7 +17,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 from PIL import Image
 
-from vitlib import plots
+from vitlib import diagrams, plots
+from vitlib.figures import attention as attention_figures
+from vitlib.figures import class_token, patch_embedding, positional_encoding, vit
 
 RANDOM = np.random.RandomState(0)
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -63,16 +66,22 @@ FIGURES = {
         [None, ["q", "k", "v", "d"], None],
         ["patch", "viridis", "signed"],
         "{:.3g}",
+        [None, ("query", "key"), ("who takes", "from whom")],
+    ),
+    "a table": lambda: plots.number_tables(
+        [FIXED], None, [["class token", "a patch"]], [["q", "k", "v", "d"]], axes=[("query", "key")]
     ),
     "strip": lambda: plots.token_strip(
         {"before": [("p1", "patch")] * 3, "after": [("CLS", "class_token")] + [("p1", "patch")] * 9}
     ),
+    "small numbers": lambda: plots.line_chart({"a": ([1, 2, 3], [1e-14, 1e-3, 1e5])}, "x", "y", yscale="log"),
     "lines": lambda: plots.line_chart(
         {"a": (range(1, 60), range(1, 60), 3), "b": ([1, 30, 59], [1, 3, 10])}, "x", "y", "log", "log", "t"
     ),
     "bars": lambda: plots.bar_chart({"patch embedding": 9e5, "encoder": 1.4e7}, "parameters", "{:,.0f}"),
     "seeds": lambda: plots.bar_chart({"class token": [0.92, 0.95], "mean": [0.97]}, "accuracy", start=0.9),
     "overlay": lambda: plots.attention_overlay(PICTURE, attention(2, 4)),
+    "overlay of a query": lambda: plots.attention_overlay(PICTURE, attention(2, 4), query=(0, 3)),
     "overlays": lambda: plots.attention_overlay(
         PICTURE,
         {f"layer {i} of 6, mean of all heads": attention(8, 8) for i in range(6)},
@@ -95,6 +104,28 @@ FIGURES = {
     "wide similarity": lambda: plots.positional_similarity_grid(RANDOM.uniform(-1, 1, (2, 4, 2, 4))),
     "filters": lambda: plots.rgb_filters(RANDOM.rand(28, 4, 4, 3)),
     "grey filters": lambda: plots.rgb_filters(RANDOM.rand(10, 7, 7, 1)),
+}
+# The diagrams, and what one lesson alone draws.
+SQUARE, NUMBERS = PICTURE[:, :, :32], np.linspace(-1, 1, 64)
+COSTS = {"patch embedding": 3, "attention: T×T products": 90, "MLP": 0}
+FIGURES |= {f"map, {here}": functools.partial(diagrams.vit_map, here) for here in (None, *diagrams.PARTS)}
+FIGURES |= {
+    "attention": diagrams.attention_steps,
+    "block": diagrams.block_wiring,
+    "cut": lambda: patch_embedding.cut_pictures(
+        {"one": [[SQUARE]], "four": [[SQUARE[:, :16, :16]] * 2] * 2}, numbered=True
+    ),
+    "patch": lambda: patch_embedding.patch_as_row(SQUARE[:, :4, :4]),
+    "numbered": lambda: class_token.numbered_patches({"a star": SQUARE, "a third star": SQUARE}, 8),
+    "ribbon": lambda: attention_figures.ribbon(192, 6),
+    "strips": lambda: positional_encoding.strips(
+        {"position": (NUMBERS, "position"), "token": (NUMBERS, "neutral")}, ["+", "="]
+    ),
+    "table": lambda: positional_encoding.encoding_table(NUMBERS.reshape(8, 8)),
+    "tiles": lambda: positional_encoding.similarity_tiles(
+        {f"2-D, at the edge {i}": (RANDOM.rand(8, 8, 8, 8), (3, 7)) for i in range(4)}
+    ),
+    "costs": lambda: vit.cost_by_part({"86.6 million parameters": COSTS, "17.6 billion steps": COSTS}),
 }
 
 
@@ -121,23 +152,24 @@ def shown_texts(fig):
                 yield from shown_tick_labels(axis)
                 yield axis.label
         yield from (text for text in ax.findobj(Text) if text not in ticks | axis_texts)
+    yield from fig.texts
     yield from (text for legend in fig.legends for text in legend.get_texts())
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_everything_can_be_read(name):
-    """At least 11 points, at most 9 inches, nothing cut off at the edge, a name on every axis and scale, no
-    tick labels or titles on top of each other."""
+    """At least 11 points, at most 9 inches, white; nothing cut off or at the edge; a name on every axis and
+    scale; no exponent in small type; no tick labels, titles or words inside on top of each other."""
     fig = FIGURES[name]()
     renderer = drawn(fig)
     assert fig.get_figwidth() <= 9.001 and fig.get_figheight() <= 9
     assert fig.get_facecolor() == (1, 1, 1, 1)
     texts = [text for text in shown_texts(fig) if text.get_text().strip()]
     for text in texts:
-        assert text.get_fontsize() >= 11, text
+        assert text.get_fontsize() >= 11 and "^" not in text.get_text(), text
         box = text.get_window_extent(renderer)
-        assert fig.bbox.x0 - 1 < box.x0 and box.x1 < fig.bbox.x1 + 1, text
-        assert fig.bbox.y0 - 1 < box.y0 and box.y1 < fig.bbox.y1 + 1, text
+        assert fig.bbox.x0 + 3 < box.x0 and box.x1 < fig.bbox.x1 - 3, text
+        assert fig.bbox.y0 + 3 < box.y0 and box.y1 < fig.bbox.y1 - 3, text
     groups = [[ax.title for ax in fig.axes if ax.get_title()]]
     for ax in fig.axes:
         if ax.get_label() == "<colorbar>":
@@ -148,6 +180,7 @@ def test_everything_can_be_read(name):
                 assert label or all(word[0].isalpha() for word in words)  # names on the ticks need no other
         if ax.axison:
             groups += [shown_tick_labels(ax.xaxis), shown_tick_labels(ax.yaxis)]
+        groups += [[text for text in ax.texts if text.get_text()]]
     for group in groups:
         boxes = [text.get_window_extent(renderer) for text in group if not text.get_rotation()]
         for one, two in itertools.combinations(boxes, 2):
@@ -391,10 +424,22 @@ def test_number_tables_write_each_number_on_its_colour():
     assert cells[0] == pytest.approx(cells[1])  # or equal numbers would look unequal
 
 
-def test_number_tables_scale_from_0_or_around_0():
-    """A scale of its own minimum, where 0 has a colour that means something else."""
-    fig = plots.number_tables([[[1.0, 3.0]], [[-1.0, 3.0]]], colors=["viridis", "signed"])
-    assert [ax.images[0].get_clim() for ax in fig.axes] == [(0, 3), (-3, 3)]
+def test_number_tables_share_a_scale_from_0_or_around_0():
+    """A scale of its own for each, where equal numbers look unequal and 0 has a colour of something else."""
+    tables = [[[1.0, 3.0]], [[-1.0, 2.0]], [[4.0, 9.0]], [[0.0, 5.0]]]
+    fig = plots.number_tables(tables, colors=["viridis", "signed", None, "viridis"])
+    assert [ax.images[0].get_clim() for ax in fig.axes[:2]] == [(0, 5), (-2, 2)]
+    assert fig.axes[3].images[0].get_clim() == (0, 5)
+    assert plots.number_tables([[[0.0]]], colors=["viridis"]).axes[0].images[0].get_clim() == (0, 1)
+
+
+def test_number_tables_say_which_axis_asks():
+    """Query and key swapped."""
+    first, second = plots.number_tables([FIXED, FIXED], axes=[("query", "key"), None]).axes
+    assert (first.get_ylabel(), first.get_xlabel()) == ("query", "key")
+    assert first.spines["left"].get_edgecolor()[:3] == to_rgb(plots.COLORS["query"])
+    assert first.spines["top"].get_edgecolor()[:3] == to_rgb(plots.COLORS["key"])
+    assert (second.get_ylabel(), second.get_xlabel()) == ("", "")
 
 
 def test_token_strip_is_described_by_its_words():
@@ -409,6 +454,18 @@ def test_line_chart_draws_its_numbers_and_spread():
     assert ax.lines[0].get_xydata().tolist() == [[1, 10], [2, 30], [4, 20]]
     band = ax.collections[0].get_paths()[0].vertices
     assert {(1, 9), (1, 11), (4, 17), (4, 23)} <= set(map(tuple, band.tolist()))
+
+
+@pytest.mark.parametrize("chart", ["class bars", "bars", "seeds"])
+def test_the_axis_of_bars_ends_where_there_is_something_to_measure(chart):
+    """An axis that goes on to 114 %, under the room for the numbers beside the bars."""
+    (ax,) = FIGURES[chart]().axes
+    drawn(ax.figure)
+    low, high = ax.spines["bottom"].get_bounds()
+    assert low == ax.get_xlim()[0] and high < ax.get_xlim()[1] and max(ax.get_xticks()) <= high
+    if chart == "class bars":
+        assert (low, high) == (0, 1)
+    assert all("%" in tick.get_text() for tick in ax.get_xticklabels()) == (chart != "bars")
 
 
 def test_bar_chart_of_seeds():
@@ -430,6 +487,15 @@ def test_a_bright_patch_colours_exactly_its_own_square():
     expected = np.zeros((32, 64), dtype=bool)
     expected[:16, 48:] = True
     np.testing.assert_array_equal(changed, expected)
+
+
+def test_the_patch_that_reads_is_framed():
+    """Row and column swapped, or a frame that does not lie on its patch: 2 rows of 4 on 32x64 pixels."""
+    fig = plots.attention_overlay(PICTURE, FIXED, query=(0, 3))
+    for ax in fig.axes[:2]:
+        assert {patch.get_bbox().bounds for patch in ax.patches} == {(47.5, -0.5, 16, 16)}
+        assert ax.patches[-1].get_edgecolor()[:3] == to_rgb(plots.COLORS["query"])
+    assert not any(ax.patches for ax in plots.attention_overlay(PICTURE, FIXED).axes[:2])
 
 
 def test_overlay_lies_on_a_photograph_larger_than_the_models_input():

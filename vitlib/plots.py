@@ -22,7 +22,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 # Okabe & Ito's palette, safe for colour-blind readers.
 COLORS = {
@@ -69,6 +69,8 @@ STYLE = {
     "lines.markersize": 7,
     "image.cmap": "viridis",
     "image.interpolation": "nearest",
+    "figure.constrained_layout.w_pad": 0.08,  # inches, so that nothing touches the edge
+    "figure.constrained_layout.h_pad": 0.08,
 }
 styled = matplotlib.rc_context(STYLE)  # a decorator: the style holds inside, the reader's own outside
 TRAINING_PANELS = {"loss": ["train_loss", "validation_loss"], "accuracy": ["validation_accuracy"]}
@@ -228,20 +230,27 @@ def write_numbers(ax, values, form):
 
 
 @styled
-def number_tables(tables, titles=None, rows=None, columns=None, colors=None, form="{:g}"):
+def number_tables(tables, titles=None, rows=None, columns=None, colors=None, form="{:g}", axes=None):
     """Small matrices side by side, with the number in each cell.
 
     For each table: a 2-D array, a title, names of its rows and columns (or None), and its color: a key of
-    COLORS, an array of such keys in the table's shape, "viridis" (numbers from 0) or "signed" (around 0).
+    COLORS, an array of such keys in the table's shape, "viridis" (numbers from 0) or "signed" (around 0),
+    these two on one scale for all tables. `axes` says what a row and a column is: ("query", "key") or None.
     """
     tables = [as_numpy(table) for table in tables]
     nothing = [None] * len(tables)
     titles, rows, columns = titles or nothing, rows or nothing, columns or nothing
-    colors = colors or nothing
+    colors, axes = colors or nothing, axes or nothing
+    kinds = [color if isinstance(color, str) else "" for color in colors]
+    top = {kind: max(np.abs(t).max() for t, k in zip(tables, kinds) if k == kind) or 1 for kind in kinds}
     widths = [table.shape[1] for table in tables]
     # Inches: free for the names of rows at the left of a table, for a title as wide as its text, and above.
-    left = [0.25 + (0.1 * max(map(len, names)) if names else 0) for names in rows]
-    above = 0.35 + 0.25 * max((title or "").count("\n") for title in titles) + 0.3 * any(columns)
+    left = [
+        0.25 + (0.1 * max(map(len, names)) if names else 0) + 0.3 * bool(axis)
+        for names, axis in zip(rows, axes)
+    ]
+    above = 0.1 + 0.25 * max(title.count("\n") + 1 if title else 0 for title in titles)
+    above += 0.3 * any(columns) + 0.4 * any(axes)
     cell = min(0.62, (WIDTH - sum(left) - 0.2) / sum(widths))
     wide = [
         max(width * cell, 0.085 * max(map(len, (title or "").split("\n"))))
@@ -250,21 +259,19 @@ def number_tables(tables, titles=None, rows=None, columns=None, colors=None, for
     size = np.array([sum(left) + sum(wide) + 0.2, above + cell * max(map(len, tables)) + 0.1])
     fig = Figure(figsize=size)
     x = 0.0
-    for table, title, down, across, color, free, room in zip(
-        tables, titles, rows, columns, colors, left, wide
+    for table, title, down, across, color, kind, axis, free, room in zip(
+        tables, titles, rows, columns, colors, kinds, axes, left, wide
     ):
         width, height = cell * table.shape[1], cell * len(table)
         place = [x + free + (room - width) / 2, size[1] - above - height]
         x += free + room
         ax = fig.add_axes((*(place / size), *([width, height] / size)))
-        top = np.abs(table).max() or 1
         scale = {
-            "viridis": {"cmap": "viridis", "vmin": 0, "vmax": top},
-            "signed": {"cmap": "RdBu_r", "vmin": -top, "vmax": top},
+            "viridis": {"cmap": "viridis", "vmin": 0, "vmax": top[kind]},
+            "signed": {"cmap": "RdBu_r", "vmin": -top[kind], "vmax": top[kind]},
         }
-        plain = {"cmap": ListedColormap(["white"])}
-        ax.imshow(table, **(scale.get(color, plain) if isinstance(color, str) else plain))
-        if color is not None and not (isinstance(color, str) and color in scale):
+        ax.imshow(table, **scale.get(kind, {"cmap": ListedColormap(["white"])}))
+        if color is not None and kind not in scale:
             for (row, column), key in np.ndenumerate(np.broadcast_to(np.asarray(color), table.shape)):
                 ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, color=COLORS[key], alpha=0.35, lw=0))
         write_numbers(ax, table, form)
@@ -272,9 +279,17 @@ def number_tables(tables, titles=None, rows=None, columns=None, colors=None, for
         ax.set_yticks(np.arange(len(table)), down or [""] * len(table))
         ax.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
         height, width = table.shape
-        ax.vlines(np.arange(1, width) - 0.5, -0.5, height - 0.5, color="#dddddd", linewidth=1)
-        ax.hlines(np.arange(1, height) - 0.5, -0.5, width - 0.5, color="#dddddd", linewidth=1)
+        ax.vlines(np.arange(1, width) - 0.5, -0.5, height - 0.5, color="#999999", linewidth=0.8)
+        ax.hlines(np.arange(1, height) - 0.5, -0.5, width - 0.5, color="#999999", linewidth=0.8)
         ax.spines[:].set_visible(True)
+        if axis:
+            ax.xaxis.set_label_position("top")
+            ax.set_ylabel(axis[0])
+            ax.set_xlabel(axis[1], labelpad=8)
+            ax.tick_params(pad=6)  # beyond the thick edges
+            for name, side in zip(axis, ("left", "top")):
+                if name in COLORS:
+                    ax.spines[side].set(color=COLORS[name], linewidth=5)
         if title:
             ax.set_title(title, pad=8)
     return fig
@@ -314,6 +329,9 @@ def line_chart(lines, xlabel, ylabel, xscale="linear", yscale="linear", title=""
     ax.set(xlabel=xlabel, ylabel=ylabel, xscale=xscale, yscale=yscale, title=title)
     ax.grid(axis="y")
     places = sorted({float(place) for x, *_ in lines.values() for place in as_numpy(x)})
+    for scale, axis in ((xscale, ax.xaxis), (yscale, ax.yaxis)):
+        if scale == "log":  # 0.01 or 1e-14: the exponent of a power of ten would be small type
+            axis.set_major_formatter("{x:g}")
     if xscale == "log" and len(places) <= 8:  # powers of ten alone say little about few points
         ax.set_xticks(places, [f"{place:g}" for place in places])
         ax.minorticks_off()
@@ -346,8 +364,9 @@ def bar_chart(groups, label, form="{:.1%}", start=0):
         ax.annotate(words, (end, row), (8, 0), textcoords="offset points", va="center", fontsize=11)
     ax.invert_yaxis()
     ax.set(xlabel=label, xlim=(start, max(ends) + 0.4 * (max(ends) - start)))
-    places = [tick for tick in MaxNLocator(3).tick_values(start, max(ends)) if start <= tick <= max(ends)]
-    ax.set_xticks(places, [form.format(place) for place in places])
+    ax.set_xticks([x for x in MaxNLocator(4).tick_values(start, max(ends)) if start <= x <= max(ends)])
+    ax.xaxis.set_major_formatter(PercentFormatter(1) if "%" in form else FuncFormatter(form.format))
+    ax.spines["bottom"].set_bounds(start, max(ends))
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
     return fig
@@ -416,6 +435,7 @@ def class_bars(probabilities, classes, true=None):
     ax.invert_yaxis()
     ax.set(xlim=(0, 1.14), xlabel="probability", xticks=np.linspace(0, 1, 5))
     ax.xaxis.set_major_formatter(PercentFormatter(1))
+    ax.spines["bottom"].set_bounds(0, 1)  # what lies right of it is room for the last number
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
     return fig
@@ -546,10 +566,11 @@ def _over(grey, color):
 
 
 @styled
-def attention_overlay(image, maps, label="attention"):
+def attention_overlay(image, maps, label="attention", query=None):
     """A picture, and beside it where each map looks, all on one scale from 0.
 
-    `maps` is one map, or a dict of title -> map; `label` names the scale.
+    `maps` is one map, or a dict of title -> map; `label` names the scale; `query`, the (row, column) of the
+    patch that reads, is framed.
     Shapes: image uint8 (C, H, W) or (H, W, C) at any resolution; a map is (rows, columns), one weight for
     each patch.
     """
@@ -571,6 +592,12 @@ def attention_overlay(image, maps, label="attention"):
     for ax, title, panel in zip(axes.flat, titles, panels.values()):
         ax.imshow(panel, interpolation="auto")
         ax.set_title(title)
+        if query:
+            grid = np.array(next(iter(maps.values())).shape)
+            top_left, size = np.array(query) * (height, width) / grid - 0.5, (height, width) / grid
+            for color, line in (("white", 5), (COLORS["query"], 2.5)):
+                frame = {"edgecolor": color, "linewidth": line, "fill": False}
+                ax.add_patch(Rectangle(top_left[::-1], *size[::-1], **frame))
     viridis = matplotlib.colormaps["viridis"](np.linspace(0, 1, 256))[:, :3]
     over_grey = ScalarMappable(Normalize(0, top), ListedColormap(_over(0.5, viridis)))  # a mid-grey pixel
     add_scale(fig, over_grey, label, ax=axes, location="bottom", aspect=30, shrink=0.6)

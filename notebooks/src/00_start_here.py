@@ -52,7 +52,7 @@ from vitlib.data import fit_picture
 photo = fit_picture(chelsea(), 288)  # uint8 (3, 288, 288)
 small = fit_picture(chelsea(), 32)  # uint8 (3, 32, 32)
 plots.show(
-    plots.picture_grid([photo, small], titles=["the photograph, 288×288", "what the model gets, 32×32"]),
+    plots.picture_grid([photo, small], ["the photograph, 288×288", "what the model gets, 32×32"]),
     alt="The photograph of a cat's face, sharp on the left, in 32 by 32 pixels on the right.",
 )
 
@@ -89,7 +89,7 @@ attention = checkpoint.attention(small[None])
 last_layer = class_attention(attention)[0, -1].mean(dim=0)  # one number for each of the 64 squares
 plots.show(
     plots.attention_overlay(photo, to_grid(last_layer, checkpoint.model.grid)),
-    alt="The photograph, and over it a map of 8 by 8 squares, brighter where the model looked more.",
+    alt="The photograph, and over it 8 by 8 squares, brighter where the model looked more.",
 )
 
 # %% [markdown]
@@ -104,11 +104,27 @@ plots.show(
 # In six layers, every token looked at all the others and took something from them. That is
 # **attention**. Each layer does it six times side by side, each time with weights of its own: these are its
 # six **heads**, and the map above is their average, for the class token. At the end the class token was
-# turned into ten numbers, one for each class. This is the whole model in numbers:
+# turned into ten numbers, one for each class. **Follow** one patch from left to right:
+
+# %%
+from vitlib import diagrams
+
+plots.show(
+    diagrams.vit_map(),
+    alt="The model as a map: a picture, its patches, tokens, one more token in front, positions "
+    "added, a block of attention and MLP repeated, then the class token alone, then the classes.",
+)
+
+# %% [markdown]
+# *Figure: the way from a picture to its class. The numbers above are the lessons that build each part, the
+# brackets below are the shapes of what is passed on. Every lesson begins with this map.*
+#
+# And this is the whole model in numbers:
 
 # %%
 model = checkpoint.model
-print("patches     ", model.patch_embedding.num_patches, "of", model.patch_embedding.patch_size, "pixels")
+patches = model.patch_embedding
+print("patches     ", patches.num_patches, "of", patches.patch_size, "pixels")
 print("token width ", model.config["embed_dim"])
 print("layers      ", model.config["depth"], "with", model.config["num_heads"], "heads each")
 print("parameters  ", f"{sum(p.numel() for p in model.parameters()):,}")
@@ -130,6 +146,7 @@ print("parameters  ", f"{sum(p.numel() for p in model.parameters()):,}")
 # | [**06 Vision Transformer**](06_vision_transformer.ipynb) | the whole model, equal to torchvision's |
 # | [**07 Train on CIFAR-10**](07_train_cifar10.ipynb) | your own run, its curves, what can go wrong |
 # | [**08 Attention maps**](08_attention_maps.ipynb) | where each head looks, how far to trust a map |
+# | [**09 Positional embeddings**](09_positional_embeddings.ipynb) | what the model learned about space |
 #
 # Lessons 01 to 06 build the model, one piece each. The finished pieces are in the package `vitlib`, one short
 # file for each lesson. In a hurry? 07 and 08 can be read before them: they say what they need.

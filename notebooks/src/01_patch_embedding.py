@@ -14,7 +14,19 @@
 # 35 minutes to read, 38 for the exercises · under 30 seconds to run · needs the idea of patches and tokens
 # from [00 Start here](00_start_here.ipynb), and `Conv2d` and tensor shapes from PyTorch
 
+# %%
+from vitlib import diagrams, plots
+
+plots.show(
+    diagrams.vit_map("patch_embedding"),
+    alt="The model as a map, from a picture to its class. "
+    "The patch embedding is framed: a picture, cut into patches, becomes tokens.",
+)
+
 # %% [markdown]
+# *Figure: the way from a picture to its class, with the number of each lesson and the shape of what is passed
+# on. Here you build the framed part: from a picture to N tokens of D numbers.*
+#
 # ## What are the words of a picture?
 #
 # A Transformer reads a list of **tokens**. Each token is a vector, and all have the same length. The model
@@ -28,7 +40,7 @@
 import torch
 from skimage.data import chelsea
 
-from vitlib import checks, plots
+from vitlib import checks
 from vitlib.checks import TODO
 from vitlib.data import fit_picture
 from vitlib.figures.patch_embedding import cut_pictures, patch_as_row
@@ -38,7 +50,7 @@ corners = range(0, 192, 32)
 squares = [[photo[:, top : top + 32, left : left + 32] for left in corners] for top in corners]
 plots.show(
     cut_pictures({"one picture": [[photo]], "36 patches of 32×32 pixels": squares}, numbered=True),
-    alt="A cat's face, whole on the left; on the right in 6 by 6 squares, numbered from 0 to 35 row by row.",
+    alt="A cat's face: left whole, right in 6 by 6 squares, numbered from 0 to 35 row by row.",
 )
 
 # %% [markdown]
@@ -115,7 +127,7 @@ plots.show(
         rows=[None, names],
         colors=[in_image, in_rows],
     ),
-    alt="The 16 numbers of the image in four coloured squares, and the same numbers, one square a row.",
+    alt="The 16 numbers of the image in four coloured squares, and again, one square a row.",
 )
 
 # %% [markdown]
@@ -261,7 +273,7 @@ cut = {
 }
 plots.show(
     cut_pictures(cut),
-    alt="On the left the cat in 36 patches; on the right 36 squares of coloured stripes without any cat.",
+    alt="Left, the cat in 36 patches; right, 36 squares of coloured stripes without any cat.",
 )
 
 # %% [markdown]
@@ -320,7 +332,7 @@ plots.show(
         columns=[None, None, questions, questions],
         colors=[in_image, in_rows, "signed", "patch"],
     ),
-    alt="The image, its patches as rows, the 4 by 2 matrix E, and one token of two numbers for each patch.",
+    alt="The image, its patches as rows, the 4 by 2 matrix E, and two numbers for each patch.",
 )
 
 # %% [markdown]
@@ -369,7 +381,8 @@ with torch.no_grad():
     by_conv = maps.flatten(2).transpose(1, 2)  # (B, N, D)
     by_linear = linear(patchify(images, 4))  # (B, N, D)
 difference = (by_conv - by_linear).abs().max()
-print(f"largest difference {difference:.4f} between numbers as large as {by_linear.abs().max():.1f}")
+largest = by_linear.abs().max()
+print(f"largest difference {difference:.4f} between numbers as large as {largest:.1f}")
 assert torch.allclose(by_conv, by_linear, atol=1e-5)
 
 # %% [markdown]
@@ -448,10 +461,10 @@ from vitlib.patch_embedding import as_pair, check_batch
 class PatchEmbedding(nn.Module):
     """Turn an image into one token per patch, by one linear map shared by all patches.
 
-    A convolution whose stride is its kernel size is that linear map: `projection.weight.flatten(1)` is its
-    matrix, and it meets the pixels of a patch in the order of `patchify`.
+    A convolution whose stride is its kernel size is that linear map: `projection.weight.flatten(1)`
+    is its matrix, and it meets the pixels of a patch in the order of `patchify`.
     Shapes: (B, C, H, W) -> (B, N, D).
-    Raises ValueError for images of another size or number of channels, or that are not floating point.
+    Raises ValueError for images of another size or number of channels, or not floating point.
     Source: paper equation 1, the matrix E; lesson 01.
     """
 
@@ -473,15 +486,18 @@ class PatchEmbedding(nn.Module):
         channels, size = self.projection.in_channels, tuple(images.shape[-2:])
         if images.shape[1] != channels:
             swapped = images.shape[3] == channels
-            hint = " They look like (B, H, W, C): use images.permute(0, 3, 1, 2)." if swapped else ""
+            hint = (
+                " They look like (B, H, W, C): use images.permute(0, 3, 1, 2)." if swapped else ""
+            )
             raise ValueError(
-                f"The model was built for in_channels={channels}, the images have {images.shape[1]} "
-                f"channels: shape {tuple(images.shape)}.{hint}"
+                f"The model was built for in_channels={channels}, the images have "
+                f"{images.shape[1]} channels: shape {tuple(images.shape)}.{hint}"
             )
         if size != self.image_size:
             patch_grid(size, self.patch_size)  # where no patches fit, that is what to say
             raise ValueError(
-                f"The model was built for images of {self.image_size}, these are {size} (height, width). "
+                f"The model was built for images of {self.image_size}, "
+                f"these are {size} (height, width). "
                 f"Resize the images to {self.image_size}, or the model with model.resize({size})."
             )
         if not images.is_floating_point():
@@ -540,7 +556,8 @@ print(f"{by_hand:,}")
 
 # %%
 print("model  numbers in a patch  token length  parameters")
-for name, patch, embed_dim in (("B/16", 16, 768), ("B/32", 32, 768), ("L/16", 16, 1024), ("H/14", 14, 1280)):
+variants = (("B/16", 16, 768), ("B/32", 32, 768), ("L/16", 16, 1024), ("H/14", 14, 1280))
+for name, patch, embed_dim in variants:
     layer = nn.Conv2d(3, embed_dim, patch, stride=patch)
     number = sum(parameter.numel() for parameter in layer.parameters())
     print(f"{name}  {3 * patch**2:18,}  {embed_dim:12,}  {number:10,}")
@@ -566,7 +583,7 @@ for name, patch, embed_dim in (("B/16", 16, 768), ("B/32", 32, 768), ("L/16", 16
 
 # %% tags=["exercise"]
 class OverlappingPatches(nn.Module):
-    """(B, C, H, W) -> (B, N, D). image_size is (height, width); patch_size and stride are numbers."""
+    """(B, C, H, W) -> (B, N, D). image_size: (height, width); patch_size, stride: numbers."""
 
     def __init__(self, image_size, patch_size, stride, in_channels, embed_dim):
         super().__init__()
@@ -609,7 +626,8 @@ bright = dark.clone()
 bright[:, :, :4, :4] = 1  # patch 0
 with torch.no_grad():
     change = layer.projection(bright) - layer.projection(dark)  # (1, D, rows, columns)
-for name, tokens in (("right", change.flatten(2).transpose(1, 2)), ("wrong", change.view(1, 64, 24))):
+right, wrong = change.flatten(2).transpose(1, 2), change.view(1, 64, 24)
+for name, tokens in (("right", right), ("wrong", wrong)):
     print(f"{name}: {(tokens[0].abs().sum(dim=1) > 0).sum()} of 64 tokens change")
 
 # %% [markdown]
@@ -624,7 +642,7 @@ wide = patchify(pixels[..., :128, :], 32)  # the upper two thirds: (1, 24, 3072)
 back = {size: unpatchify(wide, size, 32)[0].byte() for size in ((128, 192), (192, 128))}
 plots.show(
     cut_pictures({f"put back as {size}": [[picture]] for size, picture in back.items()}),
-    alt="Left, the upper part of the cat's face; right, the same patches in rows of four: a jumble.",
+    alt="Left, the upper part of the cat's face; right, its patches in rows of four: a jumble.",
 )
 
 # %% [markdown]

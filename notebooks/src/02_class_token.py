@@ -14,7 +14,19 @@
 # 30 minutes to read, 20 for the exercises · under 45 seconds to run · needs patch tokens of shape (B, N, D)
 # from [01 Patch embedding](01_patch_embedding.ipynb)
 
+# %%
+from vitlib import diagrams, plots
+
+plots.show(
+    diagrams.vit_map("class_token"),
+    alt="The model as a map, from a picture to its class. "
+    "The class token is framed: one token in front of those of the patches.",
+)
+
 # %% [markdown]
+# *Figure: the map of the series. Here you put the class token (orange) in front of the patch tokens (blue).
+# At the end, the class is read from it.*
+#
 # ## From which token would you decide?
 #
 # Lesson 01 ended with a list of tokens, one for each patch. Suppose that a stack of layers has worked on
@@ -24,7 +36,7 @@
 # %%
 import torch
 
-from vitlib import checks, plots
+from vitlib import checks
 from vitlib.checks import TODO
 from vitlib.data import shapes
 from vitlib.figures.class_token import numbered_patches
@@ -123,7 +135,8 @@ token_shape_solution = (7, (32 // 8) * (48 // 8) + 1, 20)
 token = torch.zeros(1, 1, 768)
 for name, rows in (("expand", token.expand(256, -1, -1)), ("repeat", token.repeat(256, 1, 1))):
     in_memory = rows.untyped_storage().nbytes() // token.element_size()
-    print(f"{name}: shape {tuple(rows.shape)}, strides {rows.stride()}, {in_memory:,} numbers in memory")
+    shape, strides = tuple(rows.shape), rows.stride()
+    print(f"{name}: shape {shape}, strides {strides}, {in_memory:,} numbers in memory")
 
 # %% [markdown]
 # With a stride of 0, all 256 rows are one place in memory. So read from it, and don't write into it.
@@ -199,7 +212,7 @@ learned.grad
 # blue (0, 4)?
 
 # %%
-shares = torch.tensor([[0.25, 0.75], [0.5, 0.5]])  # row: who takes, column: from whom; rows sum to 1
+shares = torch.tensor([[0.25, 0.75], [0.5, 0.5]])  # row: who takes, column: from whom
 red, blue = torch.tensor([[0, 0], [8, 0.0]]), torch.tensor([[0, 0], [0, 4.0]])
 0.25 * red[0] + 0.75 * red[1], 0.25 * blue[0] + 0.75 * blue[1]
 
@@ -217,8 +230,9 @@ plots.show(
         rows=[["class", "patch"], None, None, None, None],
         columns=[["class", "patch"]] + [["red", "blue"]] * 4,
         colors=["viridis", both, both, both, both],
+        axes=[("who takes", "from whom"), None, None, None, None],
     ),
-    alt="Shares, and two images of two tokens before and after; the class token becomes (6, 0) or (0, 3).",
+    alt="Shares, and two images of two tokens before and after; the class token takes from them.",
 )
 
 # %% [markdown]
@@ -253,7 +267,7 @@ for depth in (0, 1):
 
 # %%
 def read_class_token(model, tokens):
-    """The class that the final norm (lesson 05) and the classifier find in token 0. (B, T, D) -> (B,)"""
+    """The class that final norm (lesson 05) and classifier find in token 0. (B, T, D) -> (B,)"""
     return model.head(model.encoder.norm(tokens)[:, 0]).argmax(dim=1)
 
 
@@ -275,7 +289,7 @@ passed = ["no layer", "1 layer", "2 layers", "3 layers", "4 layers"]
 share_right = [(answer == data.labels).float().mean().item() for answer in answers]
 plots.show(
     plots.bar_chart(dict(zip(passed, share_right)), "pictures named right"),
-    alt="Five bars: what can be read from the class token rises from a tenth to almost all in four layers.",
+    alt="Five bars: what the class token tells rises from a tenth to almost all in four layers.",
 )
 
 # %% [markdown]
@@ -313,7 +327,8 @@ class ClassToken(nn.Module):
 
     def forward(self, tokens):
         batch_size = tokens.shape[0]
-        class_token = self.token.expand(batch_size, -1, -1).to(tokens.dtype)  # (B, 1, D), copies nothing
+        # (B, 1, D), copies nothing
+        class_token = self.token.expand(batch_size, -1, -1).to(tokens.dtype)
         return torch.cat([class_token, tokens], dim=1)
 
 
@@ -326,7 +341,9 @@ class ClassToken(nn.Module):
 import torchvision
 
 torch.manual_seed(0)
-theirs = torchvision.models.VisionTransformer(32, 8, num_layers=1, num_heads=1, hidden_dim=24, mlp_dim=24)
+theirs = torchvision.models.VisionTransformer(
+    32, 8, num_layers=1, num_heads=1, hidden_dim=24, mlp_dim=24
+)
 nn.init.normal_(theirs.class_token)
 caught = []
 theirs.encoder.register_forward_pre_hook(lambda module, inputs: caught.append(inputs[0]))
@@ -357,7 +374,8 @@ with torch.device("meta"):  # shapes only, no numbers: even the largest model is
 for name, built in models.items():
     total, N = sum(p.numel() for p in built.parameters()), built.patch_embedding.num_patches
     more = (N + 1) ** 2 / N**2 - 1
-    print(f"{name:9} {built.class_token.token.numel():5} of {total:11,} parameters, {more:.1%} more pairs")
+    own = built.class_token.token.numel()
+    print(f"{name:9} {own:5} of {total:11,} parameters, {more:.1%} more pairs")
 
 # %% [markdown]
 # Next to nothing.
@@ -429,7 +447,7 @@ groups = {
 }
 plots.show(
     plots.bar_chart(groups, "validation accuracy"),
-    alt="Six bars: class token and mean of the patches in three settings, with a dot for each seed.",
+    alt="Six bars: class token and mean of the patches in three settings, a dot for each seed.",
 )
 
 # %% [markdown]
@@ -440,7 +458,8 @@ plots.show(
 for setting in config["settings"]:
     pools = [torch.tensor(accuracies(stored["runs"], setting, pool)) for pool in ("class", "mean")]
     ahead = pools[0] - pools[1]  # seed by seed
-    print(f"{setting:20} class token ahead by {100 * ahead.mean():+.1f} ± {100 * ahead.std():.1f} points")
+    mean, spread = 100 * ahead.mean(), 100 * ahead.std()
+    print(f"{setting:20} class token ahead by {mean:+.1f} ± {spread:.1f} points")
 
 # %% [markdown]
 # After the short training the class token is far ahead, with every seed. Whoever stops here has a clear
@@ -599,7 +618,8 @@ class Forgotten(nn.Module):
 
 for layer in (ClassToken(24), Forgotten(24)):
     name, device = type(layer).__name__, layer.to("meta").token.device  # "meta" plays the GPU
-    print(f"{name:10} parameters: {[n for n, _ in layer.named_parameters()]}, after .to('meta'): {device}")
+    names = [n for n, _ in layer.named_parameters()]
+    print(f"{name:10} parameters: {names}, after .to('meta'): {device}")
 
 # %% [markdown]
 # **A class token for each image.** `nn.Parameter(torch.zeros(batch_size, 1, embed_dim))` trains without

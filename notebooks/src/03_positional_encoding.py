@@ -14,7 +14,18 @@
 # 30 minutes to read, 36 for the exercises · under 30 seconds to run · needs patch tokens from [01 Patch
 # embedding](01_patch_embedding.ipynb) and the class token from [02 Class token](02_class_token.ipynb)
 
+# %%
+from vitlib import diagrams, plots
+
+plots.show(
+    diagrams.vit_map("positional_encoding"),
+    alt="The model as a map, from a picture to its class. "
+    "The positions are framed: one vector for each token, added to it.",
+)
+
 # %% [markdown]
+# *Figure: the map of the series. Here you add to each token a vector that says where it belongs (green).*
+#
 # ## Is this the same picture?
 #
 # A photograph in 8×8 patches, and the same patches in a random order. **Ask yourself:** what do you know
@@ -26,7 +37,7 @@ from einops import rearrange
 from skimage.data import chelsea
 from torch import nn
 
-from vitlib import checks, plots, positional_encoding
+from vitlib import checks, positional_encoding
 from vitlib.checks import TODO
 from vitlib.data import fit_picture
 from vitlib.patch_embedding import patchify, unpatchify
@@ -61,7 +72,7 @@ torch.manual_seed(3)
 look = nn.MultiheadAttention(embed_dim=2, num_heads=1, batch_first=True)
 tokens = torch.tensor([[[1.0, 0.0], [0.0, 2.0], [3.0, 1.0]]])  # (1, 3, 2)
 swapped = tokens[:, [0, 2, 1]]
-with torch.no_grad():  # it takes three lists of tokens: here three times the same; lesson 04 says why
+with torch.no_grad():  # it takes three lists of tokens, here three times the same: see lesson 04
     out, out_swapped = (look(x, x, x)[0] for x in (tokens, swapped))
 
 # %%
@@ -155,7 +166,8 @@ bare.positional_encoding = nn.Identity()
 # %%
 small = fit_picture(chelsea(), 32)[None]  # uint8 (1, 3, 32, 32): 64 patches of 4x4 pixels
 small_shuffled = unpatchify(patchify(small, 4)[:, order], 32, 4)
-both = normalize(torch.cat([small, small_shuffled]), checkpoint.mean, checkpoint.std)  # (2, 3, 32, 32)
+both = torch.cat([small, small_shuffled])  # (2, 3, 32, 32)
+both = normalize(both, checkpoint.mean, checkpoint.std)
 cat = checkpoint.classes.index("cat")
 
 # %% tags=["nbval-rtol=0.01"]
@@ -213,7 +225,7 @@ tokens + positions
 
 # %% tags=["exercise"]
 class TokensWithPositions(nn.Module):
-    """A class token in front, then a learned position for every token. (B, N, D) -> (B, N + 1, D)"""
+    """A class token in front, then a learned position for each. (B, N, D) -> (B, N + 1, D)"""
 
     def __init__(self, num_patches, embed_dim):
         super().__init__()
@@ -246,7 +258,10 @@ class TokensWithPositions_solution(nn.Module):
 
 # %% tags=["finished"]
 class LearnedPositionalEncoding(nn.Module):
-    """Add one learned vector for each position, the class token's included. (B, T, D) -> (B, T, D)"""
+    """Add one learned vector for each position, the class token's included.
+
+    Shapes: (B, T, D) -> (B, T, D).
+    """
 
     def __init__(self, num_tokens, embed_dim):
         super().__init__()
@@ -291,7 +306,8 @@ for name, num_tokens, embed_dim, total in (
 # %%
 with torch.no_grad():
     patch = trained.patch_embedding(both[:1])[0, 26]  # fourth row, third column: an eye
-position = trained.positional_encoding.positional_embedding[0, 27].detach()  # row 0 is the class token's
+# Row 0 is the class token's.
+position = trained.positional_encoding.positional_embedding[0, 27].detach()
 
 # %%
 from vitlib.figures import positional_encoding as figures
@@ -336,7 +352,7 @@ print(f"width 2: {shares[0]:.2f}, width 64: {shares[-1]:.2f}")
 # %% tags=["nbval-rtol=0.02"]
 plots.show(
     plots.line_chart({"positions found": (widths, shares)}, "width D", "share found"),
-    alt="The share of positions found again in the sum, against the width: near 0 at 2, near 1 from 32.",
+    alt="Share of positions found again in the sum, against the width: 0 at 2, near 1 from 32.",
 )
 
 # %% [markdown]
@@ -450,7 +466,9 @@ torch.arange(2).repeat_interleave(3), torch.arange(3).repeat(2)
 def sincos_2d(grid, embed_dim):
     """The first half of the width encodes a patch's row, the second half its column. -> (N, D)"""
     if embed_dim % 4:
-        raise ValueError(f"sincos_2d needs an embed_dim divisible by 4, got {embed_dim}: pairs for two axes.")
+        raise ValueError(
+            f"sincos_2d needs an embed_dim divisible by 4, got {embed_dim}: pairs for two axes."
+        )
     rows, columns = grid
     row = sincos_1d(rows, embed_dim // 2).repeat_interleave(columns, dim=0)  # (N, D/2): 0 0 0 1 1 1
     column = sincos_1d(columns, embed_dim // 2).repeat(rows, 1)  # (N, D/2): 0 1 2 0 1 2
@@ -524,7 +542,7 @@ after = positional_similarity(trained.positional_encoding.positional_embedding, 
 # %%
 plots.show(
     figures.similarity_tiles({"before training": (before, (3, 4)), "after": (after, (3, 4))}),
-    alt="Two tiles: noise around the framed patch before training, a round patch of similarity after.",
+    alt="Two tiles: before training noise around the framed patch, after it round similarity.",
 )
 
 # %% [markdown]
@@ -538,7 +556,7 @@ plots.show(
 # %%
 plots.show(
     plots.positional_similarity_grid(after),
-    alt="8 by 8 tiles of 8 by 8 cells; in each, the places around the tile's own are the most similar.",
+    alt="8 by 8 tiles of 8 by 8 cells; in each, the places around the tile's own stand out.",
 )
 
 # %% [markdown]
@@ -549,7 +567,7 @@ plots.show(
 
 # %%
 def most_similar(similarity):
-    """For how many patches the most similar other one is a neighbour, and for how many the mirror image."""
+    """For how many patches the most similar other is a neighbour, for how many the mirror image."""
     rows, columns = similarity.shape[:2]
     table = similarity.reshape(rows * columns, rows * columns).clone().fill_diagonal_(-2)
     place, best = torch.arange(rows * columns), table.argmax(dim=1)
@@ -601,18 +619,20 @@ print("patches ", config["patch_size"], "pixels · seeds", seeds)
 
 # %%
 def accuracies(stored, question, epochs):
-    """Name of the positions -> the test accuracy of each seed, after so many passes over the pictures."""
-    names = {"none": "none", "learned": "learned", "sincos1d": "1-D sin-cos", "sincos2d": "2-D sin-cos"}
+    """Name of the positions -> test accuracy of each seed, after so many passes over the data."""
+    names = {"none": "none", "learned": "learned"}
+    names |= {"sincos1d": "1-D sin-cos", "sincos2d": "2-D sin-cos"}
     runs = [run for run in stored["runs"] if (run["question"], run["epochs"]) == (question, epochs)]
     return {
-        name: [run["accuracy"] for run in runs if run["positional"] == kind] for kind, name in names.items()
+        name: [run["accuracy"] for run in runs if run["positional"] == kind]
+        for kind, name in names.items()
     }
 
 
 # %%
 plots.show(
-    plots.bar_chart(accuracies(stored, "where", 10), "accuracy on the question: where? (guessing: 25 %)"),
-    alt="Bars of accuracy for the question where: near a quarter without positions, high with any.",
+    plots.bar_chart(accuracies(stored, "where", 10), "accuracy on: where? (guessing: 25 %)"),
+    alt="Bars of accuracy for the question where: near a quarter without positions, else high.",
 )
 
 # %% [markdown]
@@ -626,7 +646,7 @@ plots.show(
 
 # %%
 plots.show(
-    plots.bar_chart(accuracies(stored, "what", 10), "accuracy on the question: what? (guessing: 10 %)"),
+    plots.bar_chart(accuracies(stored, "what", 10), "accuracy on: what? (guessing: 10 %)"),
     alt="Bars of accuracy for the question what: without positions lowest but far above guessing.",
 )
 
@@ -651,7 +671,8 @@ def ask_where(data):
     middle_row = (masks.sum(dim=2) @ places) / masks.sum(dim=(1, 2))  # (B,)
     middle_column = (masks.sum(dim=1) @ places) / masks.sum(dim=(1, 2))
     labels = 2 * (middle_row > 16).long() + (middle_column > 16).long()
-    return ImageData(data.images, labels, ["upper left", "upper right", "lower left", "lower right"])
+    quarters = ["upper left", "upper right", "lower left", "lower right"]
+    return ImageData(data.images, labels, quarters)
 
 
 # %% tags=["nbval-ignore-output"]
@@ -659,9 +680,12 @@ import tempfile
 
 from vitlib.training import TrainingConfig, train
 
-train_data, test_data = (ask_where(shapes(split, number)) for split, number in config["pictures"].items())
+pictures = config["pictures"].items()
+train_data, test_data = (ask_where(shapes(split, number)) for split, number in pictures)
 torch.manual_seed(0)
-model = vitlib.VisionTransformer(**config["model"], patch_size=8, num_classes=4, positional="sincos2d")
+model = vitlib.VisionTransformer(
+    **config["model"], patch_size=8, num_classes=4, positional="sincos2d"
+)
 short = TrainingConfig(**config["training"] | {"epochs": 3, "seed": 0})
 with tempfile.TemporaryDirectory() as directory:
     run = train(model, train_data, test_data, short, directory)
@@ -704,7 +728,8 @@ print("ours is above every run with learned positions:", live > max(stored_short
 # not fit a picture of 48×48 pixels?
 
 # %%
-larger = normalize(fit_picture(chelsea(), 48)[None], checkpoint.mean, checkpoint.std)  # (1, 3, 48, 48)
+larger = fit_picture(chelsea(), 48)[None]  # (1, 3, 48, 48)
+larger = normalize(larger, checkpoint.mean, checkpoint.std)
 try:
     trained(larger)
 except ValueError as error:
@@ -794,14 +819,16 @@ with torch.no_grad():
 def difference(mode, embedding, old_grid, new_grid):
     """How far a recipe's result is from timm's, as a share of the size of timm's."""
     resize = positional_encoding.resize_positional_embedding
-    theirs, ours = (resize(embedding, old_grid, new_grid, mode=name)[:, 1:] for name in (mode, "timm"))
+    modes = (mode, "timm")
+    theirs, ours = (resize(embedding, old_grid, new_grid, mode=m)[:, 1:] for m in modes)
     return ((theirs - ours).norm() / ours.norm()).item()
 
 
 # %%
 random_table = torch.randn(1, 65, 192, generator=torch.Generator().manual_seed(0))
 for mode in positional_encoding.RESIZE_MODES:
-    on_trained, on_random = (difference(mode, each, (8, 8), (12, 12)) for each in (table, random_table))
+    on_trained = difference(mode, table, (8, 8), (12, 12))
+    on_random = difference(mode, random_table, (8, 8), (12, 12))
     print(f"{mode:12} trained {on_trained:4.0%}, random {on_random:4.0%}")
 
 # %% [markdown]
@@ -871,7 +898,8 @@ class PositionsByAxis_solution(nn.Module):
 # %%
 wrong = positional_similarity(table[:, :-1], (8, 8), num_prefix_tokens=0)
 for name, similarity in (("right, [:, 1:]", after), ("wrong, [:, :-1]", wrong)):
-    print(f"{name:15}: similarity of the first patch and its right neighbour {similarity[0, 0, 0, 1]:.2f}")
+    first = similarity[0, 0, 0, 1]
+    print(f"{name:15}: similarity of the first patch and its right neighbour {first:.2f}")
 
 # %% [markdown]
 # **A plain tensor instead of a parameter.** `self.positions = torch.randn(...)` runs, and the model trains.
@@ -887,7 +915,8 @@ class Forgotten(nn.Module):
 
 for module in (Forgotten(65, 192), FixedPositionalEncoding(sincos_1d(65, 192)), untrained):
     learned = sum(p.numel() for p in module.parameters())
-    print(f"{type(module).__name__:26} learned {learned:>6}, in its file: {list(module.state_dict())}")
+    kind, in_file = type(module).__name__, list(module.state_dict())
+    print(f"{kind:26} learned {learned:>6}, in its file: {in_file}")
 
 # %%
 checks.progress()

@@ -15,7 +15,19 @@
 # [01](01_patch_embedding.ipynb), the class token from [02](02_class_token.ipynb) and positions from
 # [03](03_positional_encoding.ipynb)
 
+# %%
+from vitlib import diagrams, plots
+
+plots.show(
+    diagrams.vit_map("attention"),
+    alt="The model as a map, from a picture to its class. "
+    "Attention is framed, the first part of the encoder block.",
+)
+
 # %% [markdown]
+# *Figure: the map of the series. Here you build the part in which tokens read each other. Its shape stays (B,
+# T, D).*
+#
 # ## What is on this patch?
 #
 # The cat of lesson 00 again: 32×32 pixels for the model, in patches of 4×4; for you 288×288, with a white
@@ -30,26 +42,26 @@ from skimage.data import chelsea
 from torch import nn
 
 import vitlib
-from vitlib import checks, plots
+from vitlib import checks
 from vitlib.checks import TODO
 from vitlib.data import fit_picture, normalize
 
 # %%
 small = fit_picture(chelsea(), 32)  # uint8 (3, 32, 32)
 photo = fit_picture(chelsea(), 288)  # uint8 (3, 288, 288)
-inside = photo[:, 111:141, 111:141].clone()
-photo[:, 108:144, 108:144] = 255
-photo[:, 111:141, 111:141] = inside
+framed_photo = photo.clone()
+framed_photo[:, 108:144, 108:144] = 255
+framed_photo[:, 111:141, 111:141] = photo[:, 111:141, 111:141]
 
 # %% [markdown]
 # **Look at the left picture first.** What could it be? Then move to the right.
 
 # %%
-pictures = [small[:, 12:16, 12:16], small[:, 8:20, 8:20], small, photo]
+pictures = [small[:, 12:16, 12:16], small[:, 8:20, 8:20], small, framed_photo]
 titles = ["one patch", "its 8 neighbours", "all 64 patches", "the photograph"]
 plots.show(
     plots.picture_grid(pictures, titles),
-    alt="Brown squares; an eye in coarse pixels; a cat in coarse pixels; the photograph with a white frame.",
+    alt="Brown squares; an eye and a cat in coarse pixels; the photograph with a white frame.",
 )
 
 # %% [markdown]
@@ -90,8 +102,9 @@ value = torch.tensor([[1, 1], [4, 0], [0, 8.0]])
 # %%
 names, about, kinds = ["class", "ear", "grass"], ["fur", "green"], ["query", "key", "value"]
 titles = ["query: asks for", "key: is found by", "value: hands over"]
+columns = [about, about, None]
 plots.show(
-    plots.number_tables([query, key, value], titles, [names] * 3, [about, about, None], colors=kinds),
+    plots.number_tables([query, key, value], titles, [names] * 3, columns, colors=kinds),
     alt="Three tables of three rows and two columns: the queries, keys and values of three tokens.",
 )
 
@@ -179,8 +192,10 @@ mixed
 # %%
 tables = {"scores": scores, "weights": weights, "mixed": mixed}
 colors, columns = [None, "viridis", "value"], [names, names, None]
+axes = [("query", "key"), ("query", "key"), None]
+looks = {"colors": colors, "form": "{:.2f}", "axes": axes}
 plots.show(
-    plots.number_tables(list(tables.values()), list(tables), [names] * 3, columns, colors, form="{:.2f}"),
+    plots.number_tables([*tables.values()], [*tables], [names] * 3, columns, **looks),
     alt="The scores, the weights and the mixed values of the three tokens, with their numbers.",
 )
 
@@ -210,7 +225,8 @@ generator = torch.Generator().manual_seed(0)
 widths, drawn = [1, 4, 16, 64, 256, 1024], {}
 print("   d   variance   largest of 65 shares   the same after / √d")
 for d in widths:
-    asked, keys = torch.randn(1000, 1, d, generator=generator), torch.randn(1000, 65, d, generator=generator)
+    asked = torch.randn(1000, 1, d, generator=generator)
+    keys = torch.randn(1000, 65, d, generator=generator)
     drawn[d] = raw = (asked @ keys.mT)[:, 0]  # 1000 queries, 65 keys each: (1000, 65)
     before, after = (x.softmax(dim=-1).amax(dim=-1).mean() for x in (raw, raw / d**0.5))
     print(f"{d:4} {raw.var():10.1f} {before:15.2f} {after:22.2f}")
@@ -239,8 +255,8 @@ divided = [gradient_at_scores(drawn[d] / d**0.5, generator) for d in widths]
 not_divided = [gradient_at_scores(drawn[d], generator) for d in widths]
 lines = {"divided by √d": (widths, divided), "not divided": (widths, not_divided)}
 plots.show(
-    plots.line_chart(lines, "d, numbers in a query", "gradient at the scores", xscale="log", yscale="log"),
-    alt="Gradient behind a softmax against d: level when divided by the root of d, else falling steeply.",
+    plots.line_chart(lines, "d, numbers in a query", "gradient at the scores", "log", "log"),
+    alt="Gradient behind a softmax against d: level when divided by √d, else falling steeply.",
 )
 
 # %% [markdown]
@@ -299,6 +315,17 @@ def look_up_solution(query, key, value):
 # Where do queries, keys and values come from? From the tokens themselves: three learned linear maps, called
 # **projections**, look at the same token in three ways (paper, equation 5). That is why it is called
 # *self*-attention.
+
+# %%
+plots.show(
+    diagrams.attention_steps(),
+    alt="Tokens give queries, keys and values; these give scores, weights, and mixed values.",
+)
+
+# %% [markdown]
+# *Figure: one head, here for T = 4 tokens of D = 6 numbers, with d = 3. A row is a token, and the frame
+# follows the class token: its query meets all keys, its row of weights mixes all values. In the class below,
+# d = D.*
 
 # %%
 class SelfAttention1(nn.Module):
@@ -377,7 +404,7 @@ torch.allclose(version2(batch)[0], version1(tokens), atol=1e-6)
 # %%
 from vitlib.figures.attention import ribbon
 
-plots.show(ribbon(192, 6), alt="All of a token goes into each of 6 heads; their outputs are joined again.")
+plots.show(ribbon(192, 6), alt="All of a token goes into each of 6 heads; then they are joined.")
 
 # %% [markdown]
 # *Figure: the way of head 1. It sees the whole token (blue fan), and makes a query of 32 numbers; keys and
@@ -393,7 +420,8 @@ project = nn.Linear(192, 192)
 token = torch.randn(192)
 other = token.clone()
 other[-1] += 1
-print("numbers of head 1's query that change:", (project(other) != project(token))[:32].sum().item(), "of 32")
+changed = project(other) != project(token)
+print("numbers of head 1's query that change:", changed[:32].sum().item(), "of 32")
 
 # %% [markdown]
 # ### Cut the width, not the tokens
@@ -403,8 +431,9 @@ print("numbers of head 1's query that change:", (project(other) != project(token
 # head a number belongs to.
 
 # %%
-toy = torch.tensor([[10, 11, 12, 13], [20, 21, 22, 23], [30, 31, 32, 33]])  # 3 tokens, D = 4, 2 heads
-right = toy.view(3, 2, 2).transpose(0, 1)  # first cut the width, (T, num_heads, d), then heads to the front
+toy = torch.tensor([[10, 11, 12, 13], [20, 21, 22, 23], [30, 31, 32, 33]])  # 3 tokens, D = 4
+right = toy.view(3, 2, 2)  # first cut the width: (T, num_heads, d)
+right = right.transpose(0, 1)  # then heads to the front: (num_heads, T, d)
 wrong = toy.view(2, 3, 2)
 
 # %%
@@ -487,7 +516,8 @@ class SelfAttention3(nn.Module):
 
     def forward(self, tokens, trace=False):
         qkv = self.qkv(tokens)
-        query, key, value = (split_heads(part, self.num_heads) for part in qkv.chunk(3, dim=-1))  # CHANGED
+        three = qkv.chunk(3, dim=-1)
+        query, key, value = (split_heads(part, self.num_heads) for part in three)  # CHANGED
         scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5  # look_up, written out
         weights = scores.softmax(dim=-1)
         mixed = weights @ value
@@ -581,14 +611,15 @@ from vitlib.attention import fused_is_faster
 def attend(query, key, value, dropout=0.0, return_weights=False, fused=None):
     """softmax(Q Kᵀ / √d) V (paper, equations 6 and 7), and the weights if asked for.
 
-    Shapes: query, key, value (B, num_heads, T, d) -> (B, num_heads, T, d) and (B, num_heads, T, T) or None.
+    Shapes: query, key, value (B, num_heads, T, d) -> (B, num_heads, T, d),
+    and (B, num_heads, T, T) or None.
     """
     if fused is None:
         fused = fused_is_faster(query)
     if fused and not return_weights:
         return scaled_dot_product_attention(query, key, value, dropout_p=dropout), None
-    query = query * query.shape[-1] ** -0.5  # scaled before the product: float16 would overflow after it
-    scores = query @ key.transpose(-2, -1)  # (B, num_heads, T, T): rows are queries, columns are keys
+    query = query * query.shape[-1] ** -0.5  # before the product: float16 would overflow after it
+    scores = query @ key.transpose(-2, -1)  # (B, num_heads, T, T): rows queries, columns keys
     weights = scores.softmax(dim=-1)  # every row sums to 1
     mixed = drop(weights, dropout) @ value  # (B, num_heads, T, d)
     return mixed, weights if return_weights else None
@@ -596,9 +627,10 @@ def attend(query, key, value, dropout=0.0, return_weights=False, fused=None):
 
 # %% tags=["finished"]
 class MultiHeadAttention(nn.Module):
-    """Every token asks, in several heads at once, what the others have to say (paper, equations 5 to 8).
+    """Every token asks, in several heads at once, what the others have to say.
 
-    Shapes: (B, T, D) -> tokens (B, T, D) and attention (B, num_heads, T, T), or None unless asked for.
+    Shapes: (B, T, D) -> tokens (B, T, D) and, if asked for, attention (B, num_heads, T, T).
+    Source: paper, equations 5 to 8.
     """
 
     def __init__(self, embed_dim, num_heads, qkv_bias=True, attention_dropout=0.0, dropout=0.0):
@@ -619,7 +651,8 @@ class MultiHeadAttention(nn.Module):
             self.qkv(tokens), "b t (three head d) -> three b head t d", three=3, head=self.num_heads
         )
         dropout = self.attention_dropout if self.training else 0.0
-        mixed, attention = attend(query, key, value, dropout, return_attention)  # (B, num_heads, T, d)
+        # mixed: (B, num_heads, T, d)
+        mixed, attention = attend(query, key, value, dropout, return_attention)
         tokens = rearrange(mixed, "b head t d -> b t (head d)")  # the heads side by side
         return self.dropout(self.output(tokens)), attention
 
@@ -672,7 +705,8 @@ torch.allclose(layer(tokens[:, order])[0], layer(tokens)[0][:, order], atol=1e-4
 checkpoint = vitlib.load("cifar10")
 model = checkpoint.model
 with torch.no_grad():
-    cat = model.patch_embedding(normalize(small[None], checkpoint.mean, checkpoint.std))  # (1, 64, 192)
+    cat = normalize(small[None], checkpoint.mean, checkpoint.std)  # (1, 3, 32, 32)
+    cat = model.patch_embedding(cat)  # (1, 64, 192)
     cat = model.positional_encoding(model.class_token(cat))  # (1, 65, 192)
     for block in model.encoder.blocks[:3]:
         cat, _ = block(cat)
@@ -692,13 +726,13 @@ for name, layer in (("random", fresh), ("trained", fourth.attention)):
 maps = {"random, head 1": rows["random"][0]}
 maps |= {f"trained, head {head}": rows["trained"][head - 1] for head in (4, 6)}
 plots.show(
-    plots.attention_overlay(photo, maps),
-    alt="The cat, and what the framed patch reads: evenly spread with random weights, not so in two others.",
+    plots.attention_overlay(photo, maps, query=(3, 3)),
+    alt="The cat, and what the framed patch reads: evenly spread with random weights only.",
 )
 
 # %% [markdown]
-# *Figure: what the framed patch reads, in a head with random weights and in two trained heads of layer 4, on
-# one scale.*
+# *Figure: what the patch in the blue frame reads, in a head with random weights and in two trained heads of
+# layer 4, on one scale.*
 #
 # In numbers, over all six heads. The last line is the random layer once more, without the division by
 # $\sqrt d$.
@@ -708,7 +742,8 @@ with torch.no_grad():
     q, k, _ = (split_heads(part, 6) for part in fresh.qkv(cat).chunk(3, dim=-1))
     undivided = (q @ k.mT).softmax(dim=-1)[0, :, framed, 1:]  # (6, 64)
 for name, shares in {**rows, "random, not divided": undivided}.items():
-    print(f"{name:19} shares from {shares.min():.4f} to {shares.max():.4f}; all alike: {1 / 65:.4f}")
+    low, high = shares.min(), shares.max()
+    print(f"{name:19} shares from {low:.4f} to {high:.4f}; all alike: {1 / 65:.4f}")
 
 # %% [markdown]
 # A fresh layer reads everything almost alike. It starts without prejudice and learns where to look; without
@@ -778,7 +813,7 @@ for name, fused in (("explicit", False), ("fused", True)):
 for lines, what in ((took, "milliseconds"), (kept, "megabytes kept")):
     plots.show(
         plots.line_chart(lines, "tokens T", what, xscale="log", yscale="log"),
-        alt=f"Attention, {what} against the number of tokens, explicit and fused; both axes logarithmic.",
+        alt=f"Attention, {what} against tokens, explicit and fused; both axes logarithmic.",
     )
 
 # %% [markdown]
@@ -791,7 +826,8 @@ for lines, what in ((took, "milliseconds"), (kept, "megabytes kept")):
 print("one picture,", counts[1], "and", counts[3], "tokens, memory kept:")
 for name, (_, megabytes) in kept.items():
     print(f"  {name:8} more than 8 times as much: {megabytes[3] > 8 * megabytes[1]}")
-print("the largest took longer than the smallest:", all(times[-1] > times[0] for _, times in took.values()))
+grows = all(times[-1] > times[0] for _, times in took.values())
+print("the largest took longer than the smallest:", grows)
 
 # %% [markdown]
 # ### Exercise 4 · change the design: look only near (15 minutes)
@@ -800,11 +836,12 @@ print("the largest took longer than the smallest:", all(times[-1] > times[0] for
 # token. Here is who may read whom: `near[i, j]` is true where query $i$ may read key $j$.
 
 # %%
-place = torch.cartesian_prod(torch.arange(8), torch.arange(8))  # row and column of each patch: (64, 2)
+place = torch.cartesian_prod(torch.arange(8), torch.arange(8))  # row, column of a patch: (64, 2)
 steps_apart = (place[:, None] - place).abs().amax(dim=-1)  # (64, 64), a king's moves in chess
 near = torch.ones(65, 65, dtype=torch.bool)  # the class token reads all, and is read by all
 near[1:, 1:] = steps_apart <= 1
-for name, row in (("the class token", 0), ("the upper left patch", 1), ("the framed patch", framed)):
+readers = {"the class token": 0, "the upper left patch": 1, "the framed patch": framed}
+for name, row in readers.items():
     print(f"{name:20} may read {near[row].sum():2} tokens")
 
 # %% [markdown]
@@ -845,7 +882,7 @@ with torch.no_grad():
     _, local = masked_look_up(*qkv, near)  # (1, 6, 65, 65)
 maps = {"all tokens": rows["trained"][5], "only near": local[0, 5, framed, 1:].reshape(8, 8)}
 plots.show(
-    plots.attention_overlay(photo, maps),
+    plots.attention_overlay(photo, maps, query=(3, 3)),
     alt="The cat, and what the patch at the corner of the eye reads, without and with the mask.",
 )
 print("rows still sum to 1:", torch.allclose(local.sum(dim=-1), torch.ones(1), atol=1e-5))
@@ -880,7 +917,8 @@ expected = scaled_dot_product_attention(query, key, value)  # 6 heads, d = 32, D
 for name, width in (("√(D / heads)", 32), ("√D", 192)):
     shares = (query @ key.mT / width**0.5).softmax(dim=-1)
     equal = torch.allclose(shares @ value, expected, atol=1e-4)
-    print(f"{name:13} largest share of a row {shares.amax(dim=-1).mean():.2f}, equal to PyTorch's: {equal}")
+    largest = shares.amax(dim=-1).mean()
+    print(f"{name:13} largest share of a row {largest:.2f}, equal to PyTorch's: {equal}")
 
 # %% [markdown]
 # **`nn.MultiheadAttention` without `batch_first=True`.** By default it expects `(T, B, D)`. Given `(B, T, D)`

@@ -15,7 +15,18 @@
 # Attention](04_attention.ipynb); the experiments also use tokens, class token and positions from lessons 01
 # to 03
 
+# %%
+from vitlib import diagrams, plots
+
+plots.show(
+    diagrams.vit_map("encoder"),
+    alt="The model as a map, from a picture to its class. "
+    "The encoder block is framed: attention and an MLP, L times.",
+)
+
 # %% [markdown]
+# *Figure: the map of the series. Here you build what stands around attention, and stack the block L times.*
+#
 # ## Is attention not enough?
 #
 # Attention lets tokens look at each other. So why not stack it, twelve layers of attention, and be done? Take
@@ -26,7 +37,7 @@
 import torch
 from torch import nn
 
-from vitlib import checks, plots
+from vitlib import checks
 from vitlib.attention import MultiHeadAttention
 from vitlib.checks import TODO
 from vitlib.checks import encoder as exercises
@@ -46,8 +57,9 @@ plots.show(
         titles=["tokens", "after 1 layer", "after 2 layers", "after 3 layers"],
         colors=["signed"] * 4,
         form="{:.2f}",
+        axes=[("token", "its numbers"), None, None, None],
     ),
-    alt="Four tables of 4 by 4 numbers. The rows differ in the first, and are all the same in the last two.",
+    alt="Four tables of 4 by 4 numbers. Rows differ in the first, and are alike in the last two.",
 )
 
 # %% [markdown]
@@ -60,7 +72,7 @@ plots.show(
 
 # %%
 def difference(tokens):
-    """The part of (B, T, D) that differs from token to token: 0 where all are the same, 1 at most."""
+    """The part of (B, T, D) that differs from token to token: 0 if none does, 1 at most."""
     return ((tokens - tokens.mean(dim=1, keepdim=True)).norm() / tokens.norm()).item()
 
 
@@ -117,7 +129,8 @@ print("the same as nn.LayerNorm")
 # blue numbers: they share one mean.
 
 # %%
-pictures = torch.randint(0, 10, (2, 3, 4), generator=torch.Generator().manual_seed(1)).float()  # (B, T, D)
+generator = torch.Generator().manual_seed(1)
+pictures = torch.randint(0, 10, (2, 3, 4), generator=generator).float()  # (B, T, D)
 
 # %%
 one_token = [["patch"] * 4 if row == 0 else ["neutral"] * 4 for row in range(3)]
@@ -130,8 +143,8 @@ plots.show(
         rows=[["token 1", "token 2", "token 3"], None, None, None],
         colors=[one_token, nobody, one_channel, one_channel],
     ),
-    alt="Two pictures of 3 tokens and 4 channels, twice. Blue: one row of picture 1 for LayerNorm, and one "
-    "column through both pictures for BatchNorm.",
+    alt="Two pictures of 3 tokens and 4 channels, twice. Blue: one row of picture 1 for "
+    "LayerNorm, one column through both pictures for BatchNorm.",
 )
 
 # %% [markdown]
@@ -366,7 +379,7 @@ plots.show(
 # %% tags=["nbval-rtol=0.02"]
 plots.show(
     plots.line_chart(gradient, "blocks passed", "norm of the gradient", yscale="log"),
-    alt="Gradient norm by block on a logarithmic scale; from the end on the right back to the first block.",
+    alt="Gradient norm by block, logarithmic; from the right end back to the first block.",
 )
 
 # %% [markdown]
@@ -407,12 +420,10 @@ with torch.no_grad():
 # right without passing a norm?
 
 # %%
-from vitlib.figures.encoder import block_wiring
-
 plots.show(
-    block_wiring(),
-    alt="Two diagrams of a block. Pre-norm: norm and attention on a branch, added to the stream; the same "
-    "with norm and MLP. Post-norm: the norms sit on the stream, after each sum.",
+    diagrams.block_wiring(),
+    alt="Two diagrams of a block. Pre-norm: norm and attention on a branch, added to the stream; "
+    "the same with norm and MLP. Post-norm: the norms sit on the stream, after each sum.",
 )
 
 # %% [markdown]
@@ -462,7 +473,7 @@ plots.show(
 # %% tags=["nbval-rtol=0.05"]
 for name, (_, mean, _) in lines.items():
     first, last, of_6 = mean[0], mean[-1], last_of_6[name]
-    print(f"{name:10} of 24 blocks: first {first:.2f}, last {last:.2f}   of 6 blocks: last {of_6:.2f}")
+    print(f"{name:10} of 24 blocks: first {first:.2f}, last {last:.2f}   of 6: last {of_6:.2f}")
 
 # %% [markdown]
 # (Means of the same five seeds.) In pre-norm the stream grows, and the last norm divides by its size: with
@@ -481,12 +492,13 @@ every = stored["config"]["every"]
 lines = {}
 for name, seeds in stored["losses"].items():
     losses = torch.tensor(list(seeds.values()))  # (seeds, steps / every)
-    lines[name] = (torch.arange(1, losses.shape[1] + 1) * every, losses.mean(dim=0), losses.std(dim=0))
+    steps_taken = torch.arange(1, losses.shape[1] + 1) * every
+    lines[name] = (steps_taken, losses.mean(dim=0), losses.std(dim=0))
 
 # %%
 plots.show(
     plots.line_chart(lines, "step", "training loss"),
-    alt="Training loss by step: pre-norm falls; post-norm stays near 2.3, and falls late with warm-up.",
+    alt="Training loss by step: pre-norm falls; post-norm stays near 2.3, falls late with warm-up.",
 )
 
 # %% [markdown]
@@ -494,10 +506,11 @@ plots.show(
 # deviation. Guessing among ten classes gives 2.30.*
 
 # %%
-print(", ".join(f"{name} {stored['config'][name]}" for name in ("depth", "embed_dim", "learning_rate")))
-print(", ".join(f"{name} {stored['config'][name]}" for name in ("batch_size", "steps", "warmup_steps")))
+for names in (("depth", "embed_dim", "learning_rate"), ("batch_size", "steps", "warmup_steps")):
+    print(", ".join(f"{name} {stored['config'][name]}" for name in names))
 for name, seeds in stored["losses"].items():
-    print(f"{name:20} last loss of each seed:", " ".join(f"{losses[-1]:.2f}" for losses in seeds.values()))
+    last = " ".join(f"{losses[-1]:.2f}" for losses in seeds.values())
+    print(f"{name:20} last loss of each seed:", last)
 
 # %% [markdown]
 # Same blocks, same learning rate, same pictures: pre-norm learns, post-norm stays at guessing. With warm-up
@@ -520,7 +533,10 @@ def make_model(pre_norm, depth, embed_dim, num_heads, patch_size):
         PatchEmbedding(32, patch_size, 3, embed_dim),
         ClassToken(embed_dim),
         LearnedPositionalEncoding((32 // patch_size) ** 2 + 1, embed_dim),
-        *[nn.TransformerEncoderLayer(embed_dim, num_heads, 4 * embed_dim, **options) for _ in range(depth)],
+        *[
+            nn.TransformerEncoderLayer(embed_dim, num_heads, 4 * embed_dim, **options)
+            for _ in range(depth)
+        ],
         nn.LayerNorm(embed_dim),
         nn.Linear(embed_dim, 10),
     )
@@ -583,7 +599,7 @@ plots.show(
         colors=["viridis", "viridis"],
         form="{:.2f}",
     ),
-    alt="Two tables of zeros and 1.33s: scattered zeros for dropout, whole rows of zeros for DropPath.",
+    alt="Two tables of zeros and 1.33s: scattered zeros for dropout, whole rows for DropPath.",
 )
 
 # %% [markdown]
@@ -636,14 +652,17 @@ def drop_path_solution(tokens, rate, training):
 class DropPath(nn.Module):
     """In training, skip a residual branch for a random part of the images.
 
-    What is kept is divided by the chance to be kept, so that the mean stays the same. Identity in evaluation.
+    What is kept is divided by the chance to be kept, so that the mean stays the same.
+    Identity in evaluation.
     Shapes: (B, T, D) -> (B, T, D), a whole image kept or set to 0.
     """
 
     def __init__(self, rate):
         super().__init__()
         if not 0 <= rate < 1:
-            raise ValueError(f"DropPath needs 0 <= rate < 1, got {rate}: at 1 nothing would be left.")
+            raise ValueError(
+                f"DropPath needs 0 <= rate < 1, got {rate}: at 1 nothing would be left."
+            )
         self.rate = rate
 
     def forward(self, tokens):
@@ -717,14 +736,16 @@ def encode_solution(tokens, blocks, norm):
 class EncoderBlock(nn.Module):
     """Attention, then an MLP; each sees normalised tokens and adds what it found (pre-norm).
 
-    Shapes: (B, T, D) -> tokens (B, T, D) and attention (B, num_heads, T, T), or None unless asked for.
+    Shapes: (B, T, D) -> tokens (B, T, D) and, if asked for, attention (B, num_heads, T, T).
     """
 
-    def __init__(self, embed_dim, num_heads, mlp_ratio=4.0, qkv_bias=True, dropout=0.0, attention_dropout=0.0,
-                 drop_path=0.0, norm_eps=1e-6, gelu="erf"):  # fmt: skip
+    def __init__(self, embed_dim, num_heads, mlp_ratio=4.0, qkv_bias=True, dropout=0.0,
+                 attention_dropout=0.0, drop_path=0.0, norm_eps=1e-6, gelu="erf"):  # fmt: skip
         super().__init__()
         self.norm1 = nn.LayerNorm(embed_dim, eps=norm_eps)
-        self.attention = MultiHeadAttention(embed_dim, num_heads, qkv_bias, attention_dropout, dropout)
+        self.attention = MultiHeadAttention(
+            embed_dim, num_heads, qkv_bias, attention_dropout, dropout
+        )
         self.norm2 = nn.LayerNorm(embed_dim, eps=norm_eps)
         self.mlp = MLP(embed_dim, int(embed_dim * mlp_ratio), dropout, gelu)
         self.drop_path = DropPath(drop_path)
@@ -745,7 +766,7 @@ class Encoder(nn.Module):
     """`depth` blocks, then a last LayerNorm.
 
     The drop-path rate rises linearly from 0 in the first block to `drop_path` in the last.
-    Shapes: (B, T, D) -> tokens (B, T, D) and attention, `depth` tensors (B, num_heads, T, T) or None.
+    Shapes: (B, T, D) -> tokens (B, T, D) and attention, `depth` times (B, num_heads, T, T) or None.
     """
 
     def __init__(self, embed_dim, depth, num_heads, mlp_ratio=4.0, qkv_bias=True, dropout=0.0,
@@ -753,9 +774,8 @@ class Encoder(nn.Module):
         super().__init__()
         rates = torch.linspace(0, drop_path, depth, device="cpu").tolist()
         self.blocks = nn.ModuleList(
-            EncoderBlock(
-                embed_dim, num_heads, mlp_ratio, qkv_bias, dropout, attention_dropout, rate, norm_eps, gelu
-            )
+            EncoderBlock(embed_dim, num_heads, mlp_ratio, qkv_bias, dropout, attention_dropout,
+                         rate, norm_eps, gelu)  # fmt: skip
             for rate in rates
         )
         self.norm = nn.LayerNorm(embed_dim, eps=norm_eps)
@@ -797,7 +817,8 @@ PYTORCH = {"norm1.": "norm1.", "attention.qkv.": "self_attn.in_proj_", "norm2.":
 def renamed(block, names):
     """The weights of our block under other names."""
     weights = block.state_dict()
-    return {names[ours] + part: weights[ours + part] for ours in names for part in ("weight", "bias")}
+    parts = ("weight", "bias")
+    return {names[ours] + part: weights[ours + part] for ours in names for part in parts}
 
 
 # %%
@@ -886,12 +907,13 @@ answers = torch.stack(answers)  # (depth + 1, classes)
 # %%
 leaders = answers.argmax(dim=-1).unique()  # every class that is ahead somewhere on the way
 best = leaders[answers[-1, leaders].argsort(descending=True)]  # the final winner first
-lines = {checkpoint.classes[index]: (range(len(answers)), answers[:, index]) for index in best.tolist()}
+passed = range(len(answers))
+lines = {checkpoint.classes[index]: (passed, answers[:, index]) for index in best.tolist()}
 
 # %% tags=["nbval-rtol=0.02"]
 plots.show(
     plots.line_chart(lines, "blocks passed", "probability"),
-    alt="Probability of the classes that lead at some depth, after 0 to 6 blocks. The cat wins at the end.",
+    alt="Probability of the classes that lead at some depth, after 0 to 6 blocks. The cat wins.",
 )
 
 # %% [markdown]
@@ -966,7 +988,8 @@ with torch.no_grad():
         tokens = start
         for _ in range(24):
             tokens = kind(64, 4)(tokens)[0]
-        print(f"{kind.__name__:16} moved by {(tokens - start).norm() / start.norm():.4f} of their size")
+        moved = (tokens - start).norm() / start.norm()
+        print(f"{kind.__name__:16} moved by {moved:.4f} of their size")
 
 # %% [markdown]
 # ## Common mistakes
@@ -995,7 +1018,8 @@ class Forgetful(nn.Module):
 
 tokens = torch.ones(1, 5, 24)
 for dropout in (Forgetful().eval(), nn.Dropout(0.1).eval()):
-    print(f"{type(dropout).__name__:10} gives the same twice:", torch.equal(dropout(tokens), dropout(tokens)))
+    same = torch.equal(dropout(tokens), dropout(tokens))
+    print(f"{type(dropout).__name__:10} gives the same twice:", same)
 
 # %% [markdown]
 # **PyTorch's layer with its defaults.** `nn.TransformerEncoderLayer` by default is post-norm with ReLU, and

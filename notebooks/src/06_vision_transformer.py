@@ -16,7 +16,18 @@
 # encoding](03_positional_encoding.ipynb), [04 Attention](04_attention.ipynb) and [05 Encoder
 # block](05_encoder_block.ipynb)
 
+# %%
+from vitlib import diagrams, plots
+
+plots.show(
+    diagrams.vit_map("vit"),
+    alt="The model as a map, from a picture to its class. "
+    "All from the patch embedding to the head is framed.",
+)
+
 # %% [markdown]
+# *Figure: the map of the series. Here you put all of it together, and add the head.*
+#
 # ## Which of these is the Vision Transformer?
 #
 # The cat of lesson 00, and the trained model that named it. You know all of its pieces by now.
@@ -29,7 +40,7 @@ from skimage.data import chelsea
 from torch import nn
 
 import vitlib
-from vitlib import checks, plots
+from vitlib import checks
 from vitlib.checks import TODO
 from vitlib.checks import vit as answers
 from vitlib.data import fit_picture, normalize
@@ -48,7 +59,8 @@ cat = normalize(small[None], checkpoint.mean, checkpoint.std)  # (1, 3, 32, 32)
 # **Predict:** which of the four models will run, and which will no longer say "cat"?
 
 # %%
-models = {name: copy.deepcopy(trained) for name in ("right", "no positions", "no block 3", "no last norm")}
+names = ("right", "no positions", "no block 3", "no last norm")
+models = {name: copy.deepcopy(trained) for name in names}
 models["no positions"].positional_encoding = nn.Identity()
 del models["no block 3"].encoder.blocks[2]
 models["no last norm"].encoder.norm = nn.Identity()
@@ -65,7 +77,7 @@ columns = [checkpoint.classes.index(name) for name in animals]
 table = {"rows": [list(logits)], "columns": [animals], "colors": ["viridis"], "form": "{:.0%}"}
 plots.show(
     plots.number_tables([said[:, columns]], **table),
-    alt="Probabilities of six animals from five models, one of them right. All five give most to the cat.",
+    alt="Probabilities of six animals from five models, one right. All give most to the cat.",
 )
 
 # %% [markdown]
@@ -98,8 +110,8 @@ plan = {
 # %%
 plots.show(
     plots.token_strip(plan),
-    alt="Six rows of boxes: six patches, the class token in front, positions added, all through the blocks, "
-    "then the class token alone, then the logits of three classes.",
+    alt="Six rows of boxes: six patches, the class token in front, positions added, all through "
+    "the blocks, then the class token alone, then the logits of three classes.",
 )
 
 # %% [markdown]
@@ -137,16 +149,17 @@ plots.show(
 class SmallViT(nn.Module):
     """Shapes: images (B, C, H, W) -> logits (B, num_classes)."""
 
-    def __init__(
-        self, image_size, patch_size, in_channels, num_classes, embed_dim, depth, num_heads, dropout=0.0
-    ):
+    def __init__(self, image_size, patch_size, in_channels, num_classes, embed_dim, depth,
+                 num_heads, dropout=0.0):  # fmt: skip
         super().__init__()
         self.patch_embedding = PatchEmbedding(image_size, patch_size, in_channels, embed_dim)
         num_patches = self.patch_embedding.num_patches
         self.class_token = nn.Parameter(0.02 * torch.randn(1, 1, embed_dim))
         self.positions = nn.Parameter(0.02 * torch.randn(1, num_patches + 1, embed_dim))
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(EncoderBlock(embed_dim, num_heads, dropout=dropout) for _ in range(depth))
+        self.blocks = nn.ModuleList(
+            EncoderBlock(embed_dim, num_heads, dropout=dropout) for _ in range(depth)
+        )
         self.norm = nn.LayerNorm(embed_dim, eps=1e-6)
         self.head = nn.Linear(embed_dim, num_classes)
 
@@ -195,7 +208,7 @@ small_vit(cat).shape  # (B, num_classes)
 
 # %% tags=["finished"]
 def initialize(module):
-    """Linear maps start truncated-normal with standard deviation 0.02, their biases at 0 (BERT's start)."""
+    """Linear maps start truncated-normal, standard deviation 0.02, biases at 0 (BERT's start)."""
     if isinstance(module, nn.Linear | nn.Conv2d):
         nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
@@ -215,14 +228,14 @@ from vitlib.vit import make_positional_encoding
 
 
 class VisionTransformer(nn.Module):
-    """An image becomes patch tokens, the tokens look at each other `depth` times, one vector is classified.
+    """Patch tokens look at each other `depth` times, then one vector is classified.
 
-    `image_size` and `patch_size` are an int or (height, width). `num_classes=0` gives features, not logits.
-    `pool="class"` classifies from the class token, `pool="mean"` has none and averages the patch tokens.
+    `image_size` and `patch_size` are an int or (height, width). `num_classes=0` gives features.
+    `pool="class"` classifies from the class token, `pool="mean"` averages the patch tokens.
     `positional` is "learned", "sincos1d", "sincos2d" or "none".
-    Shapes: images (B, C, H, W) -> logits (B, num_classes); with `return_attention=True` also a tuple of
+    Shapes: images (B, C, H, W) -> logits (B, num_classes); with `return_attention=True` also
     `depth` tensors (B, num_heads, T, T), T = N + 1 with a class token, N without.
-    Raises ValueError for sizes that do not fit each other, and for images that the model was not built for.
+    Raises ValueError for sizes that do not fit each other, and for other images than these.
     Source: paper equations 1 to 4; lesson 06.
     """
 
@@ -259,8 +272,8 @@ class VisionTransformer(nn.Module):
             positional, self.grid, self.num_prefix_tokens, embed_dim
         )
         self.dropout = nn.Dropout(dropout)
-        self.encoder = Encoder(embed_dim, depth, num_heads, mlp_ratio, qkv_bias, dropout, attention_dropout,
-                               drop_path, norm_eps, gelu)  # fmt: skip
+        self.encoder = Encoder(embed_dim, depth, num_heads, mlp_ratio, qkv_bias, dropout,
+                               attention_dropout, drop_path, norm_eps, gelu)  # fmt: skip
         self.head = nn.Linear(embed_dim, num_classes) if num_classes else nn.Identity()
         self.apply(initialize)
 
@@ -280,7 +293,7 @@ class VisionTransformer(nn.Module):
         return self.encode(images)[0]
 
     def encode(self, images, return_attention=False):
-        """Shapes: (B, C, H, W) -> tokens (B, T, D) and attention, a tuple of `depth` tensors, or None."""
+        """Shapes: (B, C, H, W) -> tokens (B, T, D) and attention, `depth` tensors or None."""
         tokens = self.patch_embedding(images)  # (B, N, D)
         if self.class_token:
             tokens = self.class_token(tokens)  # (B, N + 1, D)
@@ -288,18 +301,20 @@ class VisionTransformer(nn.Module):
         return self.encoder(tokens, return_attention)
 
     def resize(self, image_size, mode="timm"):
-        """Make the model accept images of another size, by interpolating its positions; gives the model back.
+        """Make the model accept images of another size: interpolate its positions. Gives it back.
 
-        `mode` is one of those of `resize_positional_embedding`. The patch size stays: a larger image has more
-        tokens. An optimizer made before still holds what it knew of the old positions: make a new one.
+        `mode` is one of those of `resize_positional_embedding`. The patch size stays: a larger
+        image has more tokens. An optimizer made before still holds what it knew of the old
+        positions: make a new one.
         Source: paper section 3.2.
         """
         patches, encoding = self.patch_embedding, self.positional_encoding
         new_grid = patch_grid(image_size, patches.patch_size)
         if not isinstance(encoding, nn.Identity):
             encoding.positional_embedding.data = resize_positional_embedding(
-                encoding.positional_embedding.data, self.grid, new_grid, self.num_prefix_tokens, mode
-            )
+                encoding.positional_embedding.data, self.grid, new_grid,
+                self.num_prefix_tokens, mode,
+            )  # fmt: skip
             encoding.positional_embedding.grad = None  # of the old shape
         patches.image_size, patches.grid = as_pair(image_size), new_grid
         patches.num_patches = new_grid[0] * new_grid[1]
@@ -330,7 +345,7 @@ with torch.no_grad():
 
 # %%
 def trace(model, images):
-    """Run the model once: the name, kind, output shape and number of parameters of each part that has any."""
+    """Run the model once: name, kind, output shape and number of parameters of each part."""
     rows = []
 
     def note(name, module, output):
@@ -424,7 +439,7 @@ from vitlib.patch_embedding import patchify, unpatchify
 data = shapes("train", 32)
 images = normalize(data.images, SHAPES_MEAN, SHAPES_STD)  # (32, 3, 32, 32)
 order = torch.randperm(64, generator=torch.Generator().manual_seed(0))
-shuffled = unpatchify(patchify(images, 4)[:, order], (32, 32), 4)  # the same patches in another order
+shuffled = unpatchify(patchify(images, 4)[:, order], (32, 32), 4)  # patches in another order
 
 # %% [markdown]
 # Four starts, the mean over three seeds. A model that knows nothing has a loss of ln 10 = 2.30. **Predict:**
@@ -484,8 +499,9 @@ print("head at 0: no gradient but the head's:           ", zero[4] == 0 < zero[5
 from torchvision.models import VisionTransformer as TorchvisionViT
 
 theirs = TorchvisionViT(
-    image_size=30, patch_size=6, num_layers=3, num_heads=5, hidden_dim=40, mlp_dim=120, num_classes=7
-).eval()
+    image_size=30, patch_size=6, num_layers=3, num_heads=5,
+    hidden_dim=40, mlp_dim=120, num_classes=7,
+).eval()  # fmt: skip
 ours = VisionTransformer(30, 6, 3, 7, embed_dim=40, depth=3, num_heads=5, mlp_ratio=3).eval()
 print(sum(p.numel() for p in theirs.parameters()), sum(p.numel() for p in ours.parameters()))
 
@@ -573,7 +589,8 @@ ours, theirs = ours.to_empty(device="cpu").eval(), theirs.to_empty(device="cpu")
 # %%
 fill_with_noise(theirs, std=0.05, seed=0)
 load_weights(ours, theirs.state_dict(), layout="torchvision")
-photo = normalize(fit_picture(chelsea(), 224)[None], checkpoint.mean, checkpoint.std)  # (1, 3, 224, 224)
+photo = fit_picture(chelsea(), 224)[None]  # (1, 3, 224, 224)
+photo = normalize(photo, checkpoint.mean, checkpoint.std)
 with torch.no_grad():
     logits, want = ours(photo), theirs(photo)  # (1, 1000)
 print("ViT-B/16, same logits: ", torch.allclose(logits, want, rtol=1e-3, atol=1e-3))
@@ -659,7 +676,9 @@ print("        formula        model   same   paper")
 for name, (patch_size, width, depth, heads, paper) in VARIANTS.items():
     model = build(patch_size, width, depth, heads)
     counted = sum(parameter.numel() for parameter in model.parameters())
-    formula = sum(count_parameters((224 // patch_size) ** 2, patch_size, 3, 1000, width, depth).values())
+    num_patches = (224 // patch_size) ** 2
+    parts = count_parameters(num_patches, patch_size, 3, 1000, width, depth)
+    formula = sum(parts.values())
     print(f"{name}{formula:>13,}{counted:>13,}   {formula == counted}{paper:>7}")
 
 # %% [markdown]
@@ -772,7 +791,8 @@ for name, (patch_size, width, depth, heads, _) in VARIANTS.items():
         build(patch_size, width, depth, heads)(image, return_attention=True)
     formula = count_flops((224 // patch_size) ** 2, patch_size, 3, 1000, width, depth)
     assert counter.get_total_flops() == formula
-    print(f"{name}{formula / 1e9:>18.3f}{counter.get_total_flops() / 1e9:>12.3f}{formula / 2e9:>11.3f}")
+    counted = counter.get_total_flops()
+    print(f"{name}{formula / 1e9:>18.3f}{counted / 1e9:>12.3f}{formula / 2e9:>11.3f}")
 
 # %% [markdown]
 # None: the same to the last FLOP. You will find ViT-B/16 quoted as 17.6 G and as 35.1 G. Both are right, the
@@ -794,7 +814,8 @@ million = [counter.get_total_flops() / 1e6 for counter in (explicit, fused)]
 print("explicit products: {:.1f} million FLOPs, fused attention: {:.1f} million".format(*million))
 
 # %%
-print("explicit is what the formula says:", explicit.get_total_flops() == count_flops(64, 4, 3, 10, 192, 6))
+formula = count_flops(64, 4, 3, 10, 192, 6)
+print("explicit is what the formula says:", explicit.get_total_flops() == formula)
 print("fused counts nothing more:        ", fused.get_total_flops() <= explicit.get_total_flops())
 
 # %% [markdown]
@@ -810,7 +831,9 @@ def macs_by_modules(model, images):
     counts = []
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
-            module.register_forward_hook(lambda m, _, out: counts.append(out.numel() * m.weight[0].numel()))
+            module.register_forward_hook(
+                lambda m, _, out: counts.append(out.numel() * m.weight[0].numel())
+            )
     model(images)
     return sum(counts)
 
@@ -863,8 +886,10 @@ assert sum(parameters.values()) == 86_567_656 and 2 * sum(work.values()) == coun
 from vitlib.figures import vit as figures
 
 plots.show(
-    figures.cost_by_part({"86.6 million parameters": parameters, "17.6 billion multiply-adds": work}),
-    alt="Shares of parameters and work by part. MLP: nearly two thirds of both; projections: a third.",
+    figures.cost_by_part(
+        {"86.6 million parameters": parameters, "17.6 billion multiply-adds": work}
+    ),
+    alt="Shares of parameters and work by part. MLP: nearly two thirds; projections: a third.",
 )
 
 # %% [markdown]
@@ -889,8 +914,8 @@ for side, products, others in zip(sides, square, rest):
     print(f"{side:5} pixels: T×T products are {products / (products + others):4.0%} of the work")
 lines = {"T×T products": (sides, square), "everything else": (sides, rest)}
 plots.show(
-    plots.line_chart(lines, "side of the picture (pixels)", "multiply-adds (billions)", "log", "log"),
-    alt="Two straight lines; that of the T×T products is twice as steep, and crosses the other near 1100.",
+    plots.line_chart(lines, "side of the picture (pixels)", "billion multiply-adds", "log", "log"),
+    alt="Two straight lines; that of the T×T products is twice as steep, and crosses near 1100.",
 )
 
 # %% [markdown]
@@ -953,7 +978,8 @@ class TwoQuestions_solution(VisionTransformer):
 # %% tags=["nbval-rtol=0.1"]
 torch.manual_seed(0)
 two = TwoQuestions((10, 2), image_size=32, patch_size=4, embed_dim=96, depth=4, num_heads=4)
-half = (data.masks[:, :, 16:].sum(dim=(1, 2)) > data.masks[:, :, :16].sum(dim=(1, 2))).long()  # 1: right
+left, right = data.masks[:, :, :16], data.masks[:, :, 16:]
+half = (right.sum(dim=(1, 2)) > left.sum(dim=(1, 2))).long()  # 1: right
 shape_logits, half_logits = two(images)
 loss = cross_entropy(shape_logits, data.labels) + cross_entropy(half_logits, half)
 print(f"{tuple(shape_logits.shape)}, {tuple(half_logits.shape)}, loss at the start: {loss:.1f}")

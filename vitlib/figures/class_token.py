@@ -12,7 +12,7 @@ def numbered_patches(pictures, patch_size):
 
     `pictures` is a dict of title -> uint8 (C, H, W), all of one size.
     """
-    fig = Figure(figsize=(plots.WIDTH, plots.WIDTH / len(pictures) + 0.2), layout="constrained")
+    fig = Figure(figsize=(plots.WIDTH, plots.WIDTH / len(pictures) + 0.3), layout="compressed")
     for ax, (title, picture) in zip(fig.subplots(1, len(pictures)), pictures.items()):
         image = plots.as_picture(picture)
         height, width, _ = image.shape

@@ -21,14 +21,15 @@ def cut_pictures(panels, numbered=False):
     gap = {title: max(1, picture.shape[3] // 10) for title, picture in tiles.items()}  # pixels
     mosaics = {title: plots.mosaic(picture, gap[title], fill=255) for title, picture in tiles.items()}
     sizes = np.array([mosaic.shape[:2] for mosaic in mosaics.values()])  # (height, width) in pixels
-    between = 0.1  # inches
+    between = 0.1  # inches, and half of it at the edges
     # A pixel is a whole number of screen pixels, so that all are alike, and the stored picture is small.
     inch = int(100 * min((plots.WIDTH - between * len(panels)) / sizes[:, 1].sum(), 4.4 / sizes.max())) / 100
     high = inch * sizes[:, 0].max()
-    fig = Figure(figsize=(inch * sizes[:, 1].sum() + between * len(panels), high + 0.35))
+    fig = Figure(figsize=(inch * sizes[:, 1].sum() + between * len(panels), high + between / 2 + 0.35))
     left = between / 2
     for (title, mosaic), (height, width) in zip(mosaics.items(), inch * sizes):
-        place = np.array([[left, high - height], [width, height]]) / fig.get_size_inches()
+        bottom = between / 2 + high - height
+        place = np.array([[left, bottom], [width, height]]) / fig.get_size_inches()
         left += width + between
         ax = fig.add_axes(place.ravel())
         ax.imshow(mosaic)
@@ -46,25 +47,25 @@ def cut_pictures(panels, numbered=False):
 def patch_as_row(patch):
     """A patch as the eye sees it, as three tables of numbers, and as the one row that they make.
 
-    Shapes: patch uint8 (3, P, P), with P small enough for the numbers to be read.
+    The row is too long for one line, so each channel has a line. Shapes: patch uint8 (3, P, P), with P small
+    enough for the numbers to be read.
     """
     patch = plots.as_numpy(patch)
-    fig = Figure(figsize=(plots.WIDTH, 3.9))
-    picture = fig.add_axes((0.01, 0.38, 0.23, 0.53))
+    fig = Figure(figsize=(plots.WIDTH, 4.4))
+    picture = fig.add_axes((0.01, 0.45, 0.23, 0.47))
     picture.imshow(plots.as_picture(patch))
     picture.set_title("the patch")
     for number, (name, channel) in enumerate(zip(("red", "green", "blue"), patch)):
-        table = fig.add_axes((0.26 + 0.25 * number, 0.38, 0.23, 0.53))
-        part = fig.add_axes((0.01 + 0.33 * number, 0.12, 0.32, 0.14))
+        table = fig.add_axes((0.26 + 0.25 * number, 0.45, 0.23, 0.47))
+        part = fig.add_axes((0.08, 0.24 - 0.11 * number, 0.91, 0.09))
         flat = channel.reshape(1, -1)
         for ax, values, aspect in ((table, channel, "equal"), (part, flat, "auto")):
             ax.imshow(values, vmin=0, vmax=255, aspect=aspect)
             plots.write_numbers(ax, values, "{:d}")
         table.set_title(name)
-        part.set_xlabel(name)
-        for text in part.texts:
-            text.set_rotation(90)
-    fig.text(0.5, 0.3, f"the same as one row of {patch.size} numbers", ha="center")
+        part.set_ylabel(name, rotation=0, ha="right", va="center")
+    fig.text(0.5, 0.38, f"the same as one row of {patch.size} numbers: first red, then green, then blue",
+             ha="center", va="center")  # fmt: skip
     for ax in fig.axes:
         ax.set(xticks=[], yticks=[])
         ax.spines[:].set_visible(False)
