@@ -215,6 +215,7 @@ LESSONS = (
     "vit",
     "training",
     "attention_maps",
+    "positional_embeddings",
 )
 for _lesson in LESSONS:
     import_module(f"vitlib.checks.{_lesson}")
