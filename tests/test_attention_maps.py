@@ -1,5 +1,6 @@
 """attention_maps against slow loops in NumPy, and against cases whose answer is known by thinking."""
 
+import hashlib
 import itertools
 import math
 
@@ -7,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from vitlib import VisionTransformer
+from vitlib import VisionTransformer, load, results
 from vitlib import attention_maps as maps
+from vitlib.checkpoint import SHIPPED
+from vitlib.data import shapes
 
 # batch, depth, heads, grid, prefix tokens: odd shapes, non-square grids, batches of 1 and 7, registers
 CASES = [(1, 1, 1, (1, 1), 1), (7, 2, 3, (2, 5), 1), (1, 3, 2, (4, 3), 5), (2, 2, 1, (3, 3), 1)]
@@ -164,11 +167,64 @@ def test_gradient_rollout_is_the_sum_over_paths(case):
     torch.testing.assert_close(ours.sum(dim=-1), torch.ones_like(ours[..., 0]))
 
 
-def test_gradient_rollout_refuses_gradients_that_do_not_fit():
+@pytest.mark.parametrize("function", [maps.gradient_rollout, maps.relevance])
+def test_gradients_that_do_not_fit_are_refused(function):
     attention = random_attention(2, 3, 2, (2, 2), 1)
     for wrong in (attention[:2], tuple(layer[:1] for layer in attention)):
         with pytest.raises(ValueError, match="its own gradient"):
-            maps.gradient_rollout(attention, wrong)
+            function(attention, wrong)
+    with pytest.raises(ValueError, match="rows sum to 1"):
+        function(tuple(2 * layer for layer in attention), attention)
+
+
+@pytest.mark.parametrize("case", [(7, 3, 2, (1, 3), 1), (1, 2, 3, (2, 2), 2), (2, 1, 1, (1, 1), 0)])
+def test_relevance_is_the_sum_over_paths(case):
+    """Written out, (I + Ā_L) ⋯ (I + Ā_1) is a sum over paths that at each layer stay or move. Catches relu
+    after the mean over the heads or left out, layers in the wrong order, a start other than the identity,
+    scaled rows, images mixed."""
+    attention = random_attention(*case)
+    generator = torch.Generator().manual_seed(1)
+    gradients = tuple(torch.randn(layer.shape, generator=generator) for layer in attention)
+    ours = maps.relevance(attention, gradients)
+    tokens = range(ours.shape[-1])
+    for image in range(case[0]):
+        steps = []
+        for layer, gradient in zip(attention, gradients):
+            a, g = layer[image].double().numpy(), gradient[image].double().numpy()
+            moved = [[np.mean([max(x, 0) for x in a[:, i, j] * g[:, i, j]]) for j in tokens] for i in tokens]
+            steps.append([[moved[i][j] + (i == j) for j in tokens] for i in tokens])
+        expected = np.zeros((len(tokens), len(tokens)))
+        for path in itertools.product(tokens, repeat=len(steps) + 1):
+            weights = (step[after][before] for step, before, after in zip(steps, path, path[1:]))
+            expected[path[-1], path[0]] += math.prod(weights)
+        np.testing.assert_allclose(ours[image], expected, rtol=1e-5, atol=1e-6)
+    assert ours.dtype == torch.float32
+
+
+def test_relevance_of_known_cases():
+    """By hand: layer 1 passes token 2 to token 1, layer 2 token 1 to token 0, each with gradient 2."""
+    first, second = torch.eye(3).repeat(2, 1, 1, 1, 1)
+    first[0, 0, 1], second[0, 0, 0] = torch.tensor([0, 0, 1.0]), torch.tensor([0, 1.0, 0])
+    twice = torch.zeros(1, 1, 3, 3)
+    twice[0, 0, 0, 1] = twice[0, 0, 1, 2] = 2
+    result = maps.relevance((first, second), (twice, twice))[0]
+    assert result.tolist() == [[1, 2, 4], [0, 1, 2], [0, 0, 1]]
+    assert maps.relevance((second, first), (twice, twice))[0].tolist() == [[1, 2, 0], [0, 1, 2], [0, 0, 1]]
+    against = maps.relevance((first, second), (-twice, -twice))[0]  # what lowers the score does not count
+    torch.testing.assert_close(against, torch.eye(3))
+
+
+def test_relevance_is_that_of_the_class_asked_for():
+    """On a real model, with and without a class token: another class, other numbers."""
+    for options in ({}, {"pool": "mean"}):
+        model, images = tiny_model(**options)
+        results = [
+            maps.relevance(*maps.attention_gradients(model, images, [number] * 3)) for number in (0, 1)
+        ]
+        tokens = 6 + model.num_prefix_tokens
+        assert results[0].shape == (3, tokens, tokens)
+        assert (results[0] - results[1]).abs().max() > 0.01
+        assert all((result >= torch.eye(tokens)).all() for result in results)
 
 
 def logit_with_nudge(model, images, layer, nudge, class_indices):
@@ -239,6 +295,40 @@ def test_attention_gradients_choose_the_likeliest_class():
             maps.attention_gradients(model, images, wrong)
     with pytest.raises(ValueError, match="floating-point"):
         maps.attention_gradients(model, images.to(torch.uint8))
+
+
+# --- the residual stream ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 7])
+@pytest.mark.parametrize("options", [{}, {"pool": "mean"}, {"in_channels": 1, "positional": "sincos2d"}])
+def test_residual_stream_is_what_hooks_see(options, batch):
+    """Against what PyTorch hands to each block and gets back. Catches a missing position or class token, the
+    final norm included, layers in the wrong order, a block left out."""
+    model, _ = tiny_model(**options)
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(batch, model.config["in_channels"], 8, 12, generator=generator)
+    seen, hooks = [], []
+    for block in model.encoder.blocks:
+        hooks.append(block.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])))
+    hooks.append(model.encoder.norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])))
+    with torch.no_grad():
+        logits = model(images)
+        for hook in hooks:
+            hook.remove()
+        stream = maps.residual_stream(model, images)
+    assert stream.shape == (4, batch, 6 + model.num_prefix_tokens, 12)
+    torch.testing.assert_close(stream, torch.stack(seen))
+    normed = model.encoder.norm(stream[-1])  # the last one holds the answer
+    pooled = normed[:, 0] if model.class_token else normed.mean(dim=1)
+    torch.testing.assert_close(model.head(pooled), logits)
+
+
+def test_residual_stream_says_what_is_wrong_with_the_images():
+    model, images = tiny_model()
+    for wrong, reason in ((images[0], "batch"), (images[:, :1], "in_channels=3"), (images.mT, "built for")):
+        with pytest.raises(ValueError, match=reason):
+            maps.residual_stream(model, wrong)
 
 
 # --- distance, entropy, mass --------------------------------------------------------------------------------
@@ -352,6 +442,59 @@ def test_mass_on_mask_of_known_cases():
             maps.mass_on_mask(weights, masks)
 
 
+# --- painting over ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape, patch_size", [((7, 3, 8, 12), (4, 3)), ((1, 1, 6, 4), 2), ((2, 3, 4, 4), 4)])
+def test_remove_patches_is_the_slow_loop(shape, patch_size):
+    """Catches rows and columns swapped, the last patches in place of the first, one order for all images,
+    and the caller's images painted over."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(shape, generator=generator)
+    height, width = patch_size if isinstance(patch_size, tuple) else (patch_size, patch_size)
+    columns = shape[3] // width
+    num_patches = shape[2] // height * columns
+    order = torch.rand(shape[0], num_patches, generator=generator).argsort(dim=1)
+    before, others = images.clone(), torch.randn(shape, generator=generator)
+    colour = torch.arange(1.0, shape[1] + 1).view(-1, 1, 1)
+    for number, fill in itertools.product((0, 1, num_patches // 2, num_patches), (0.0, -1.5, colour, others)):
+        expected = images.clone()
+        filling = torch.as_tensor(fill).expand(shape)
+        for image in range(shape[0]):
+            for patch in order[image, :number].tolist():
+                top, left = patch // columns * height, patch % columns * width
+                place = (image, slice(None), slice(top, top + height), slice(left, left + width))
+                expected[place] = filling[place]
+        torch.testing.assert_close(maps.remove_patches(images, order, number, patch_size, fill), expected)
+    torch.testing.assert_close(images, before)
+
+
+def test_remove_patches_keeps_the_kind_of_pixels():
+    images = torch.full((1, 3, 4, 8), 200, dtype=torch.uint8)
+    painted = maps.remove_patches(images, torch.tensor([[1, 0]]), 1, 4, fill=127.0)
+    assert painted.dtype == torch.uint8
+    assert painted[0, 0, 0].tolist() == [200] * 4 + [127] * 4
+
+
+def test_remove_patches_says_what_is_wrong():
+    images, order = torch.zeros(2, 3, 4, 6), torch.arange(6).expand(2, 6)
+    for wrong in (torch.arange(7).expand(2, 7), order[:1], order[0]):  # with the class token, one image
+        with pytest.raises(ValueError, match=r"2x3 patches each, .*\(2, 6\).*prefix tokens"):
+            maps.remove_patches(images, wrong, 1, 2)
+    for wrong in (order.float(), order + 1, torch.zeros(2, 6, dtype=torch.long)):  # weights, places from 1
+        with pytest.raises(ValueError, match="patches 0 to 5 once each.*argsort"):
+            maps.remove_patches(images, wrong, 1, 2)
+    for wrong in (-1, 7):
+        with pytest.raises(ValueError, match=f"Of 6 patches, number={wrong}"):
+            maps.remove_patches(images, order, wrong, 2)
+    with pytest.raises(ValueError, match=r"fill of shape \(3,\).*\(C, 1, 1\)"):
+        maps.remove_patches(images, order, 1, 2, fill=[0.1, 0.2, 0.3])
+    with pytest.raises(ValueError, match="batch"):
+        maps.remove_patches(images[0], order, 1, 2)
+    with pytest.raises(ValueError, match="cannot be cut"):
+        maps.remove_patches(images, order, 1, 4)
+
+
 # --- what the weights have learned --------------------------------------------------------------------------
 
 
@@ -402,7 +545,8 @@ def test_every_map_takes_what_a_model_gives():
     model, images = tiny_model()
     attention, gradients = maps.attention_gradients(model, images)
     assert maps.to_grid(maps.class_attention(attention), model.grid).shape == (3, 3, 2, 2, 3)
-    for result in (maps.rollout(attention), maps.gradient_rollout(attention, gradients)):
+    by_gradient = (maps.gradient_rollout(attention, gradients), maps.relevance(attention, gradients))
+    for result in (maps.rollout(attention), *by_gradient):
         assert maps.to_grid(result[:, 0, 1:], model.grid).shape == (3, 2, 3)
     assert maps.mean_attention_distance(attention, model.grid, model.patch_embedding.patch_size).shape == (
         3,
@@ -413,3 +557,44 @@ def test_every_map_takes_what_a_model_gives():
     assert filters.shape == (4, 4, 4, 3)
     position = model.positional_encoding.positional_embedding
     assert maps.positional_similarity(position, model.grid).shape == (2, 3, 2, 3)
+
+
+# --- what experiments/attention_maps.py stored --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["shapes", "cifar10"])
+def test_stored_results_are_of_the_shipped_model(name):
+    """Catches a checkpoint that was replaced, and the experiment not run again."""
+    stored = results.load("attention_maps")
+    shipped = hashlib.sha256((SHIPPED / f"{name}.safetensors").read_bytes()).hexdigest()
+    parts = {part: by_name[name] for part, by_name in stored.items() if name in by_name}
+    assert parts.keys() == {"deletion", "layers", "misleading"} | (
+        {"pointing"} if name == "shapes" else set()
+    )
+    for part, values in parts.items():
+        assert values["checkpoint"]["sha256"] == shipped, (
+            f"The results of {part!r} are of another {name} model: run python experiments/attention_maps.py"
+        )
+        assert values["checkpoint"]["test_accuracy"] == load(name).notes["test_accuracy"]
+
+
+def test_stored_results_are_what_is_measured_now():
+    """On the same 500 pictures, computed here in another way. Catches a drawing, a map or a measure changed
+    since, chance typed by hand, and the masks of other pictures."""
+    stored, data = results.load("attention_maps")["pointing"]["shapes"], shapes("test", 500)
+    cover = (
+        data.masks.unflatten(2, (8, 4)).unflatten(1, (8, 4)).float().mean(dim=(2, 4)).flatten(1)
+    )  # (B, 64)
+    uniform = stored["controls"]["uniform"]
+    assert uniform["share"]["mean"] == pytest.approx(data.masks.float().mean().item(), abs=1e-4)
+    assert uniform["hit_pixel"]["mean"] == pytest.approx(data.masks.float().mean().item(), abs=1e-4)
+    assert uniform["hit"]["mean"] == pytest.approx((cover > 0).float().mean().item(), abs=1e-4)
+
+    last = torch.cat([load("shapes").attention(part)[-1] for part in data.images.split(100)])
+    weights = last[:, :, 0, 1:].mean(dim=1)  # (B, 64)
+    share = (weights * cover).sum(dim=1) / weights.sum(dim=1)
+    hit = cover.gather(1, weights.argmax(dim=1, keepdim=True))[:, 0] > 0
+    measured = stored["trained"]["last layer"]
+    for name, values in (("share", share), ("hit", hit.float())):
+        assert measured[name]["mean"] == pytest.approx(values.mean().item(), abs=3e-3)
+        assert measured[name]["se"] == pytest.approx(values.std().item() / 500**0.5, abs=3e-4)

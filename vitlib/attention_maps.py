@@ -10,10 +10,10 @@ is (rows, columns). Every function keeps the batch: one map per image.
 import math
 
 import torch
-from einops import reduce
+from einops import reduce, repeat
 from torch.nn.functional import normalize
 
-from vitlib.patch_embedding import as_pair
+from vitlib.patch_embedding import as_pair, check_batch, patch_grid
 
 
 def class_attention(attention, num_prefix_tokens=1):
@@ -67,13 +67,7 @@ def gradient_rollout(attention, gradients):
     Source: Gildenblat 2020, "gradient attention rollout" (vit-explain). Chefer et al. 2021 is close to it,
     but sets negative weights to 0 before the mean over the heads and does not scale the rows.
     """
-    _check_attention(attention)
-    shapes = [[tuple(layer.shape) for layer in layers] for layers in (attention, gradients)]
-    if shapes[0] != shapes[1]:
-        raise ValueError(
-            f"Each layer's attention needs its own gradient, got attention of shapes {shapes[0]} "
-            f"and gradients of shapes {shapes[1]}. attention_gradients(model, images) gives both."
-        )
+    _check_gradients(attention, gradients)
     pairs = zip(attention, gradients, strict=True)
     return _multiply_layers([(layer * gradient).float().mean(dim=1).relu() for layer, gradient in pairs])
 
@@ -84,6 +78,25 @@ def _multiply_layers(layers):
     result = identity.expand_as(layers[0])
     for layer in layers:  # the first layer acts first, so it stands rightmost
         result = normalize(layer + identity, p=1, dim=-1) @ result  # (B, T, T)
+    return result
+
+
+def relevance(attention, gradients):
+    """How much each token counts for the score of a class, added up along all paths through the layers.
+
+    Starts from the identity: each token counts for itself. Then each layer in turn adds what it moved,
+    R ← R + Ā R with Ā = mean over the heads of relu(A ⊙ ∂y/∂A). Unlike in the rollouts, negative weights go
+    before the mean, and no row is scaled: rows sum to 1 or more. `gradients` come from `attention_gradients`.
+    The class token's map is R[:, 0, num_prefix_tokens:].
+    Shapes: two times depth x (B, num_heads, T, T) -> (B, T, T).
+    Raises ValueError as `gradient_rollout` does.
+    Source: Chefer et al. 2021, "Generic Attention-model Explainability", equations 5 and 6.
+    """
+    _check_gradients(attention, gradients)
+    result = torch.eye(attention[0].shape[-1], device=attention[0].device).expand_as(attention[0][:, 0])
+    for layer, gradient in zip(attention, gradients, strict=True):
+        moved = (layer * gradient).float().relu().mean(dim=1)  # (B, T, T)
+        result = result + moved @ result
     return result
 
 
@@ -112,6 +125,26 @@ def attention_gradients(model, images, class_indices=None):
         scores = logits.gather(1, class_indices[:, None])  # (B, 1)
         gradients = torch.autograd.grad(scores.sum(), attention)  # images do not mix: each gets its own
     return tuple(layer.detach() for layer in attention), gradients
+
+
+def residual_stream(model, images):
+    """The tokens on their way through the encoder: before the first block, then after each block.
+
+    Without the final norm: model.head(model.encoder.norm(stream[layer])[:, 0]) asks the class token for its
+    answer after that layer, and after the last one it gives the model's logits. Put the model in eval mode
+    first.
+    Shapes: images (B, C, H, W) -> (depth + 1, B, T, D).
+    Raises ValueError for images that the model was not built for.
+    Source: nostalgebraist 2020, "the logit lens", for the reading; paper equations 1 to 3 for the tokens.
+    """
+    tokens = model.patch_embedding(images)  # (B, N, D)
+    if model.class_token:
+        tokens = model.class_token(tokens)  # (B, T, D)
+    stream = [model.dropout(model.positional_encoding(tokens))]
+    for block in model.encoder.blocks:
+        tokens, _ = block(stream[-1])
+        stream.append(tokens)
+    return torch.stack(stream)
 
 
 def mean_attention_distance(attention, grid, patch_size, num_prefix_tokens=1):
@@ -187,6 +220,44 @@ def mass_on_mask(weights, masks):
     return torch.einsum("b...n,bn->b...", weights, covered), covered.mean(dim=-1)
 
 
+def remove_patches(images, order, number, patch_size, fill=0.0):
+    """Paint over the first `number` patches of each image's own order; the given images stay as they are.
+
+    `order` lists every patch of an image once: maps.argsort(dim=1, descending=True) takes what is largest in
+    the maps (B, N) first. `fill` is a number (0 is the mean colour after `normalize`) or a tensor that fits
+    the images, such as one colour (C, 1, 1) or other images. `patch_size` is an int or (height, width).
+    Shapes: images (B, C, H, W), order (B, N) -> (B, C, H, W).
+    Raises ValueError where the order is not one of the images' patches, or has not `number` of them.
+    Source: Samek et al. 2017, "Evaluating the visualization of what a deep neural network has learned".
+    """
+    check_batch(images)
+    rows, columns = patch_grid(images.shape[-2:], patch_size)
+    num_patches = rows * columns
+    if order.shape != (len(images), num_patches):
+        raise ValueError(
+            f"These {len(images)} images have {rows}x{columns} patches each, so order must have shape "
+            f"{(len(images), num_patches)}, got {tuple(order.shape)}. The prefix tokens are no patches."
+        )
+    patches = torch.arange(num_patches, device=order.device)
+    if order.is_floating_point() or not (order.sort(dim=1).values == patches).all():
+        raise ValueError(
+            f"Each row of order must list the patches 0 to {num_patches - 1} once each, got {order.dtype} "
+            f"from {order.min()} to {order.max()}. For maps (B, N) use maps.argsort(dim=1, descending=True)."
+        )
+    if not 0 <= number <= num_patches:
+        raise ValueError(f"Of {num_patches} patches, number={number} cannot be painted over.")
+    fill = torch.as_tensor(fill, dtype=images.dtype, device=images.device)
+    if fill.ndim in (1, 2):
+        raise ValueError(
+            f"fill of shape {tuple(fill.shape)} does not fit images {tuple(images.shape)}: give a number, "
+            "one colour as (C, 1, 1), or other images."
+        )
+    gone = torch.zeros_like(order, dtype=torch.bool).scatter(1, order[:, :number], True)  # (B, N)
+    height, width = as_pair(patch_size)
+    gone = repeat(gone, "b (r c) -> b 1 (r height) (c width)", r=rows, height=height, width=width)
+    return torch.where(gone, fill, images)
+
+
 def positional_similarity(positional_embedding, grid, num_prefix_tokens=1):
     """How alike the positions of any two patches are: the cosine of the angle between them, -1 to 1.
 
@@ -239,6 +310,16 @@ def _check_attention(attention):
                 f"Attention rows sum to 1, in layer {number} they sum to {sums.min():.3f}..{sums.max():.3f}. "
                 "These may be scores before the softmax, or weights after dropout."
             )
+
+
+def _check_gradients(attention, gradients):
+    _check_attention(attention)
+    shapes = [[tuple(layer.shape) for layer in layers] for layers in (attention, gradients)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"Each layer's attention needs its own gradient, got attention of shapes {shapes[0]} "
+            f"and gradients of shapes {shapes[1]}. attention_gradients(model, images) gives both."
+        )
 
 
 def _check_grid(num_patches, grid):
