@@ -67,6 +67,15 @@ def framed_with_prefix(positions, grid, place, num_prefix_tokens):
     return (vectors[num_prefix_tokens:] @ vectors[place[0] * grid[1] + place[1]]).view(grid)
 
 
+def column_first(positions, grid, place, num_prefix_tokens):
+    row, column = place
+    if column * grid[1] + row < grid[0] * grid[1]:  # beyond the table, it would stop
+        place = column, row
+    else:
+        place = divmod(column * grid[0] + row, grid[1])
+    return tile_by_torch(positions, grid, place, num_prefix_tokens)
+
+
 def one_length(positions, grid, place, num_prefix_tokens):
     vectors = positions[num_prefix_tokens:]
     return (vectors @ normalize(vectors, dim=1)[place[0] * grid[1] + place[1]]).view(grid)
@@ -92,6 +101,8 @@ WRONG_TILE = {
     "come row by row": tile(end=lambda numbers, rows, columns: numbers.view(rows, columns).T),
     "tiles of all patches": lambda p, grid, place, k: positional_similarity(p, grid, k),
     "tile of another patch": tile(number=lambda row, column, rows, columns: row * rows + column),
+    "has the number r * columns + c": column_first,
+    "counted from 0": tile(number=lambda row, column, rows, columns: (row - 1) * columns + column - 1),
 }
 
 
@@ -159,6 +170,7 @@ WRONG_SHIFT = {
     "both sides are averaged": lambda s, d, a: (pairs(s, d, a).mean() + to_the_left(s, d, a)) / 2,
     "down and across are exchanged": lambda s, down, across: pairs(s, across, down).mean(),
     "one number is asked for": pairs,
+    "Each patch has one partner": lambda s, d, a: s[: len(s) - d, : s.shape[1] - a, d:, a:].mean(),
 }
 
 
@@ -194,6 +206,11 @@ def flipped_in_place(table, grid, num_prefix_tokens):
     return table
 
 
+def halves(patches, grid):
+    left, middle, right = patches.unflatten(1, grid).tensor_split([grid[1] // 2, -(grid[1] // 2)], dim=2)
+    return torch.cat([right, middle, left], dim=2).flatten(1, 2)
+
+
 def first_alone(table, k):
     return table[:, :1], table[:, 1:]
 
@@ -214,6 +231,8 @@ WRONG_EXCHANGE = {
     "taken from the end": exchange(
         flip(2), lambda table, k: (table[:, -k:], table[:, :-k]), lambda prefix, patches: [patches, prefix]
     ),
+    "halves changed places": exchange(halves),
+    "the table should have shape": lambda table, grid, k: exchange(flip(2))(table, grid, k)[0],
     "nothing changed places": lambda table, grid, k: table,
     "with one prefix token it works": exchange(flip(2), first_alone),
     "changes the tensor": flipped_in_place,
@@ -255,7 +274,13 @@ def by_one_index(model, order):
     return model
 
 
+def order_in_place(model, order):
+    order += 1
+    return permute(lambda table, rows: torch.cat([table[:, :1], table[:, rows]], dim=1))(model, order)
+
+
 WRONG_PERMUTE = {
+    "changes the tensor that it is given": order_in_place,
     "other weights now": permute(moved, copied=lambda model: model),
     "this is a tensor": lambda model, order: moved(
         model.positional_encoding.positional_embedding.detach(), order
@@ -286,6 +311,7 @@ RIGHT = {
         "matrix": tile(),
         "torch": tile_by_torch,
         "loops": tile_by_loops,
+        "float64": lambda p, *others: tile_by_torch(p.double(), *others),
     },
     "similarity_by_shift": {
         "loops, a float": shift_by_loops,
@@ -459,6 +485,14 @@ def test_a_map_of_right_guesses_is_the_grid():
     (ax,) = figures.probe_maps({"right": places}, (2, 3)).axes
     drawn = [np.unique(line.get_ydata()).tolist() for line in ax.lines]
     assert drawn == [[1], [2], [1, 2], [1, 2], [1, 2], [1, 2]]
+
+
+def test_panels_of_filters_stand_apart():
+    """Fails where the last column of one panel seems to belong to the next."""
+    fig = figures.filter_panels({name: torch.rand(8, 4, 4, 3) for name in "ab"})
+    fig.draw_without_rendering()
+    left, right = (ax.get_window_extent() for ax in fig.axes)
+    assert right.x0 - left.x1 > 0.1 * left.width
 
 
 def test_bars_are_two_standard_errors():

@@ -1,5 +1,7 @@
 """Checks of lesson 08."""
 
+import functools
+import itertools
 import math
 
 import torch
@@ -82,6 +84,64 @@ def _(answer):
     return "the sum over all paths through the layers, and every row sums to 1."
 
 
+@check("relevance")
+def _(answer):
+    attention = random_attention(depth=3, batch=2, heads=4, tokens=5)
+    gradients = tuple(torch.randn_like(layer) for layer in attention)
+    try:
+        got = answer(attention, gradients)
+    except RuntimeError as error:
+        if "65" in str(error):
+            raise NotYet(
+                "here are 5 tokens, not 65. Take their number from the input: T = attention[0].shape[-1]."
+            ) from error
+        raise
+    identity = torch.eye(5)
+    pairs = list(zip(attention, gradients, strict=True))
+    moved = [(layer * gradient).relu().mean(dim=1) for layer, gradient in pairs]
+    right = add_up(moved)
+    replaced = onto_one = identity
+    for layer in moved:
+        replaced = layer @ replaced
+        onto_one = identity + layer @ onto_one
+    gradient_alone = add_up([gradient.relu().mean(dim=1) for gradient in gradients])
+    attention_alone = add_up([layer.mean(dim=1) for layer in attention])
+    mean_first = add_up([(layer * gradient).mean(dim=1).relu() for layer, gradient in pairs])
+    means_apart = add_up([layer.mean(dim=1) * gradient.mean(dim=1).relu() for layer, gradient in pairs])
+    explain(
+        got,
+        (torch.zeros_like(right), "all is 0. Start from the identity, torch.eye(T): each token counts for "
+         "itself."),
+        (replaced, "what was there is lost in each layer. Add to it: result = result + moved @ result."),
+        (onto_one, "in each layer the identity is added, and not the result so far. Start from the identity, "
+         "then result = result + moved @ result."),
+        (right - identity, "the identity is taken away at the end. Leave it in."),
+        (mean_first, "the mean over the heads comes first, so a negative head cancels a positive one. First "
+         "relu, then the mean."),
+        (means_apart, "attention and gradient are averaged over the heads before they meet. Multiply them "
+         "head by head."),
+        (add_up([(layer * gradient).mean(dim=1) for layer, gradient in pairs]), "negative weights are still "
+         "there. Set them to 0 with relu, before the mean over the heads."),
+        (add_up([(layer * gradient).abs().mean(dim=1) for layer, gradient in pairs]), "abs counts what "
+         "speaks against the class as if it spoke for it. Set it to 0 with relu."),
+        (gradient_alone, "these are the gradients without the attention. Multiply the two, entry by entry."),
+        (attention_alone, "no gradient is in it: this map would be the same for every class."),
+        (follow(moved), "the rows are scaled to sum 1, as in rollout. Here they are not."),
+        (add_up([4 * layer for layer in moved]), "the heads are summed. Take their mean."),
+        (add_up([(layer * gradient).relu().amax(dim=1) for layer, gradient in pairs]), "this takes the "
+         "largest of the heads. Take their mean."),
+        (add_up(moved[::-1]), "the layers stand in the wrong order: moved @ result, and the first layer acts "
+         "first."),
+        (identity + moved[0], "this is the first layer alone. Does the return stand inside the loop?"),
+        (identity + moved[2], "this is the last layer alone. Add to the result so far, layer by layer."),
+        (right[:, 0], "this is the class token's row alone. Give the whole matrix (B, T, T)."),
+        (right[:, 0, 1:], "this is the class token's row alone. Give the whole matrix (B, T, T)."),
+        (right.mT, "rows and columns are exchanged. The token that reads is the row."),
+    )  # fmt: skip
+    equal("the result", got, collect_all_paths(moved))
+    return "what all paths through the layers carry together, head by head and without what is negative."
+
+
 @check("mean_attention_distance")
 def _(answer):
     grid, patch_size = (2, 4), 3
@@ -149,6 +209,23 @@ def follow(layers):
         layer = layer + torch.eye(layer.shape[-1])
         result = layer / layer.sum(dim=-1, keepdim=True) @ result
     return result
+
+
+def add_up(layers):
+    """R ← R + Ā R for matrices (B, T, T), from the identity."""
+    result = torch.eye(layers[0].shape[-1])
+    for layer in layers:
+        result = result + layer @ result
+    return result
+
+
+def collect_all_paths(layers):
+    """The same without R: a path takes some of the layers and skips the others; all paths add up."""
+    total = torch.eye(layers[0].shape[-1], dtype=torch.float64).expand(layers[0].shape)
+    for number in range(1, len(layers) + 1):
+        for taken in itertools.combinations([layer.double() for layer in layers], number):
+            total = total + functools.reduce(torch.matmul, reversed(taken))
+    return total.float()
 
 
 def walk_all_paths(attention):

@@ -72,6 +72,7 @@ def filter_panels(panels, columns=4):
     `panels` is a dict of title -> filters (number, P, P, C) in 0..1, from `attention_maps.embedding_filters`.
     """
     fig = Figure(figsize=(WIDTH, 4.8), layout="compressed")
+    fig.get_layout_engine().set(wspace=0.12)  # else the panels look like one
     for ax, (title, filters) in zip(fig.subplots(1, len(panels), squeeze=False)[0], panels.items()):
         filters = as_numpy(filters)
         rows = math.ceil(len(filters) / columns)
