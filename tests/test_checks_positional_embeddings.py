@@ -67,15 +67,6 @@ def framed_with_prefix(positions, grid, place, num_prefix_tokens):
     return (vectors[num_prefix_tokens:] @ vectors[place[0] * grid[1] + place[1]]).view(grid)
 
 
-def column_first(positions, grid, place, num_prefix_tokens):
-    row, column = place
-    if column * grid[1] + row < grid[0] * grid[1]:  # beyond the table, it would stop
-        place = column, row
-    else:
-        place = divmod(column * grid[0] + row, grid[1])
-    return tile_by_torch(positions, grid, place, num_prefix_tokens)
-
-
 def one_length(positions, grid, place, num_prefix_tokens):
     vectors = positions[num_prefix_tokens:]
     return (vectors @ normalize(vectors, dim=1)[place[0] * grid[1] + place[1]]).view(grid)
@@ -101,8 +92,6 @@ WRONG_TILE = {
     "come row by row": tile(end=lambda numbers, rows, columns: numbers.view(rows, columns).T),
     "tiles of all patches": lambda p, grid, place, k: positional_similarity(p, grid, k),
     "tile of another patch": tile(number=lambda row, column, rows, columns: row * rows + column),
-    "has the number r * columns + c": column_first,
-    "counted from 0": tile(number=lambda row, column, rows, columns: (row - 1) * columns + column - 1),
 }
 
 
@@ -325,6 +314,20 @@ RIGHT = {
         "one index": by_one_index,
     },
 }
+
+
+MIXED_UP = {
+    "the row's length": lambda row, column, rows, columns: row * rows + column,
+    "row and column": lambda row, column, rows, columns: (column * columns + row) % (rows * columns),
+    "column by column": lambda row, column, rows, columns: column * rows + row,
+}
+
+
+@pytest.mark.parametrize("number", MIXED_UP.values(), ids=MIXED_UP)
+def test_a_place_tells_rows_from_columns(capsys, number):
+    """Fails where the place lies on the diagonal, or another where the wrong number is the right one."""
+    for _ in range(30):
+        assert not verdict(capsys, tile(number=number), "similarity_tile")[1]
 
 
 def cases(table):

@@ -67,10 +67,10 @@ def judge_tile(answer, grid, num_prefix_tokens):
         if number < rows * columns:
             mistakes.append((tile_of(number), "this is the tile of another patch. The patch in row r and "
                              "column c has the number r * columns + c."))  # fmt: skip
-    mistakes.append((tile_of(own - columns - 1), "this is the tile of the patch one row up and one column to "
-                     "the left. `place` is counted from 0: take nothing off."))  # fmt: skip
     explain(got, *mistakes)
-    equal("the tile", got.float() if torch.is_tensor(got) else got, right)  # it is looked at: any type will do
+    if torch.is_tensor(got):
+        got = got.float()  # a tile is looked at, so float64 will do
+    equal("the tile", got, right)
 
 
 @check("similarity_by_shift")
