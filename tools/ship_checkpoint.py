@@ -5,8 +5,8 @@
 NAME is cifar10 or shapes. Interrupted, it goes on where it stopped. With --trained, RUN_FOLDER holds a
 finished run of another recipe (tools/train_on_gpu.py makes one), and nothing is trained. The weights are
 rounded to half precision, and then measured on the test pictures, once. Written to vitlib/checkpoints/:
-NAME.safetensors (the model), NAME.json (what it is, how it was trained and what it reached), NAME.csv (the log
-of the run) and NAME_confusion.csv (what it takes for what). Write the model card again then: tools/model_card.py.
+NAME.safetensors (the model), NAME.json (what it is, how it was trained and what it reached), NAME.csv (the
+log of the run) and NAME_confusion.csv (what it takes for what). tools/model_card.py is to be run after it.
 """
 
 import argparse
