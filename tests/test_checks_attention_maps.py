@@ -174,6 +174,21 @@ def relevance_for_65(a, g):
     return result
 
 
+def relevance_by_entry(a, g):
+    result = torch.eye(a[0].shape[-1])
+    for layer in weighted(a, g):
+        result = result + layer.mean(dim=1) * result
+    return result
+
+
+def relevance_that_changes_the_attention(a, g):
+    result = torch.eye(a[0].shape[-1])
+    for layer, gradient in zip(a, g):
+        layer *= gradient
+        result = result + layer.relu().mean(dim=1) @ result
+    return result
+
+
 def means(layers):
     return [layer.mean(dim=1) for layer in layers]
 
@@ -182,6 +197,9 @@ WRONG_RELEVANCE = {
     "all is 0": lambda a, g: torch.zeros_like(a[0][:, 0]),
     "what was there is lost": relevance_that_replaces,
     "not the result so far": relevance_onto_the_identity,
+    "entry by entry": relevance_by_entry,
+    "only added": lambda a, g: torch.eye(a[0].shape[-1]) + sum(means(weighted(a, g))),
+    "changes the tensor": relevance_that_changes_the_attention,
     "taken away at the end": lambda a, g: add_up(means(weighted(a, g))) - torch.eye(a[0].shape[-1]),
     "First relu, then the mean": lambda a, g: add_up([(x * y).mean(dim=1).relu() for x, y in zip(a, g)]),
     "before they meet": lambda a, g: add_up([x.mean(1) * y.mean(1).relu() for x, y in zip(a, g)]),
@@ -231,7 +249,16 @@ def distance_by_meshgrid(attention, grid, patch_size):
     return mean_distance(attention, patch_size * (down**2 + across**2).sqrt())
 
 
+def distance_that_scales_a_view(attention, grid, patch_size):
+    """Right once. In the notebook, the rows of `attention` then no longer sum to 1."""
+    for layer in attention:
+        weights = layer[:, :, 1:, 1:]
+        weights /= weights.sum(dim=-1, keepdim=True)
+    return mean_distance(attention, distances(grid, patch_size))
+
+
 WRONG_DISTANCE = {
+    "changes the tensor": distance_that_scales_a_view,
     "in patches": lambda a, grid, p: mean_distance(a, distances(grid, 1)),
     "not scaled to sum 1": lambda a, grid, p: mean_distance(a, distances(grid, p), rescale=False),
     "sides are exchanged": lambda a, grid, p: mean_distance(a, distances(grid[::-1], p)),

@@ -154,11 +154,19 @@ def test_titles_and_larger_pictures_are_shown():
     assert as_data_url(pictures(1)[0]).startswith("data:image/png;base64,")
 
 
+def test_titles_may_be_an_array_and_pictures_may_have_their_channels_last():
+    """An array has no truth value, its numbers no JSON; (H, W, C) taken for (C, H, W) is drawn stretched."""
+    explorer = explore(small(), pictures(2), np.array([3, 5]), pictures(2).movedim(1, -1))
+    assert [picture["title"] for picture in explorer.about["pictures"]] == ["3", "5"]
+    assert tuple(explorer.about["size"]) == (8, 12)
+
+
 @pytest.mark.parametrize("arguments, words", [
     (lambda: (small().model, pictures(1)), "needs a checkpoint.*VisionTransformer.*vitlib.load"),
     (lambda: (small(), pictures(1) / 255), "float32 .1, 3, 8, 12.*before normalize"),
     (lambda: (small(), pictures(1)[0]), r"uint8 \(3, 8, 12\).*image\[None\]"),
     (lambda: (small(), pictures(1)[:0]), r"uint8 \(0, 3, 8, 12\)"),
+    (lambda: (small(), list(pictures(2))), "got list.*torch.stack"),
     (lambda: (small(), pictures(2), ["one"]), "2 images need as many titles and pictures, got 1 and 2"),
     (lambda: (small(), pictures(2), None, pictures(3)), "got 2 and 3"),
 ])  # fmt: skip

@@ -17,6 +17,10 @@ def test_each_map_has_its_own_scale():
     shown = [ax for ax in fig.axes if ax.images and ax.get_title() in maps]
     scales = [ax.get_xlim() for ax in fig.axes if ax.get_xlabel() == "weight"]
     assert scales == [(5, 9), (0, 1)]
+    ends = [
+        [tick.get_text() for tick in ax.get_xticklabels()] for ax in fig.axes if ax.get_xlabel() == "weight"
+    ]
+    assert ends == [["5.0", "9.0"], ["0.0", "1.0"]]
     for ax, (row, column) in zip(shown, [(0, 2), (0, 1)]):
         image = ax.images[0].get_array()
         assert image.shape == (16, 24, 3)

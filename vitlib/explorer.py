@@ -37,13 +37,20 @@ def explore(checkpoint, images, titles=None, pictures=None):
             f"{type(checkpoint).__name__}. Use vitlib.load(...), or wrap your model: "
             "vitlib.checkpoint.Checkpoint(model, classes, mean, std, notes={})."
         )
+    if not torch.is_tensor(images):
+        kind = type(images).__name__
+        raise ValueError(
+            f"Expected a tensor of images (B, C, H, W), got {kind}. torch.stack makes one of many."
+        )
     if images.dtype != torch.uint8 or images.ndim != 4 or not len(images):
         raise ValueError(
             f"Expected uint8 images (B, C, H, W), got {images.dtype} {tuple(images.shape)}. Pass them as "
             "they were before normalize(), and a single one as image[None]."
         )
     pictures = images if pictures is None else pictures
-    titles = titles or [f"picture {number}" for number in range(1, len(images) + 1)]
+    if titles is None:
+        titles = [f"picture {number}" for number in range(1, len(images) + 1)]
+    titles = [str(title) for title in titles]
     if not len(images) == len(pictures) == len(titles):
         raise ValueError(
             f"{len(images)} images need as many titles and pictures, got {len(titles)} and {len(pictures)}."
@@ -75,7 +82,7 @@ class Explorer(anywidget.AnyWidget):
         self.attention, self.grid, self.num_prefix_tokens = attention, grid, num_prefix_tokens
         self.picture, self.predictions = pictures[0], predictions
         depth, heads = attention.shape[1:3]
-        height, width = pictures[0].shape[1:]
+        height, width, _ = plots.as_picture(pictures[0]).shape
         about = {
             "markup": (HERE / "explorer.html").read_text(encoding="utf-8"),
             "grid": grid,

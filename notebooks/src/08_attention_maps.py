@@ -186,11 +186,11 @@ vitlib.explore(
 #    or does it stay where it was? Compare layer 1 with layer 6.
 # 3. **Reading itself.** The line below the panels tells the class token's share of what it reads. Which
 #    head keeps most for itself, and so hardly reads the picture?
-# 4. **A trap.** Press *per head*. Now every map is stretched to its own largest weight, as many tools do.
-#    Which heads look stronger than they are?
+# 4. **A trap.** Press *per head*. Now each head has a scale of its own, up to its largest weight, as in
+#    many tools. Which heads look stronger than they are?
 #
-# The next cells answer 2 and 3 for all heads. For 2, we turn the mirrored cat's map back and correlate it
-# with the cat's: 1 means that the map has turned with the cat.
+# The next cells answer 2 and 3 for all heads. For 2, we correlate the mirrored cat's map with the cat's,
+# turned back and as it is: 1 means that the map has turned with the cat, or that it has stayed in place.
 
 # %%
 def correlation(one, other):
@@ -204,13 +204,14 @@ maps, in_mirror = (  # two times (depth, num_heads, 8, 8)
     attention_maps.to_grid(class_attention(checkpoint.attention(picture[None])), model.grid)[0]
     for picture in (small, mirrored)
 )
-turned = correlation(maps, in_mirror.flip(-1)).mean(dim=1)  # mean over the heads: (depth,)
-print("turned with the cat, layer 1 to 6: ", " ".join(f"{value:.2f}" for value in turned))
+for name, mirror_map in (("turned", in_mirror.flip(-1)), ("stayed", in_mirror)):
+    alike = correlation(maps, mirror_map).mean(dim=1)  # mean over the heads: (depth,)
+    print(f"{name}, layer 1 to 6: ", " ".join(f"{value:.2f}" for value in alike))
 
 # %% [markdown]
 # In layer 1 the class token has read nothing yet: its query is the same for every picture. What it reads
-# there has to follow from the keys alone, and in a key speaks the patch's place as well as its content.
-# From layer 2 on it knows something, and asks for it. **Compare** the first number with the others.
+# there follows from the keys alone, and a key tells of the patch's place as well as of its content. From
+# layer 2 on, query and keys know something of the whole picture. **Compare** layer 1 with the others.
 
 # %% tags=["nbval-rtol=0.01"]
 kept = 1 - maps.sum(dim=(-2, -1))  # what is missing in the row: (depth, num_heads)
@@ -221,9 +222,9 @@ print(f"most in layer {layer + 1}, head {head + 1}")
 print(f"{favourites.numel()} heads, {len(favourites.unique())} favourite patches")
 
 # %% [markdown]
-# Fewer favourites than heads: some maps agree on their brightest patch. More than one: not all do. There is
-# no such thing as *the* attention map. Whoever shows you one has chosen a layer and a head, or a way to
-# average. Ask which.
+# Fewer favourites than heads: some maps agree on their brightest patch, but not all. There is no such thing
+# as *the* attention map. Whoever shows you one has chosen a layer and a head, or a way to average. Ask
+# which.
 #
 # ## Through all layers: rollout
 #
@@ -247,8 +248,7 @@ plots.show(
 )
 
 # %% [markdown]
-# *Figure: what each token (row) is made of after a layer: half itself, half what it read (columns). Layer 2
-# stands on the left, layer 1 on the right.*
+# *Figure: what each token (row) is made of after a layer: half itself, half what it read (columns).*
 #
 # The class token never reads patch 2. **Predict:** does anything of patch 2 end up in the class token?
 #
@@ -393,7 +393,7 @@ def relevance_solution(attention, gradients):
 # %% [markdown]
 # Does it find what was asked for? To know, we need two objects in one picture, and their pixels. So from
 # here on we also use **drawn** pictures of one shape each, with a **mask** of where the shape is, and a
-# small model that was trained on others of the kind. (The strips behind the shapes mean nothing.)
+# small model that was trained on others of the kind.
 
 # %%
 from vitlib.data import shapes
@@ -426,8 +426,8 @@ both_shapes = torch.where(other.masks[:, None], other.images, one.images)  # (10
 # %%
 def relevance_map(model, images, labels):
     """What is relevant for the class of each label: (B, rows, columns)."""
-    pair = attention_maps.attention_gradients(model, images, labels)
-    return attention_maps.to_grid(attention_maps.relevance(*pair)[:, 0, 1:], model.grid)
+    layers, gradients = attention_maps.attention_gradients(model, images, labels)  # by autograd
+    return attention_maps.to_grid(relevance(layers, gradients)[:, 0, 1:], model.grid)
 
 
 # %%
@@ -523,9 +523,9 @@ def mean_attention_distance_solution(attention, grid, patch_size):
 
 
 # %% [markdown]
-# A distance alone says little, so we put a **control** beside it: the same model with the random weights it
-# had before training. And a line for attention that is spread evenly. **Predict:** which of the two will
-# lie on that line?
+# A distance alone says little, so we put a **control** beside it: the same model with random weights, as
+# before training. And a line for attention that is spread evenly. **Predict:** which of the two will lie on
+# that line?
 
 # %%
 torch.manual_seed(0)
@@ -564,8 +564,7 @@ for number, heads in enumerate(of_heads, start=1):
     print(f"layer {number}: {heads.min():.1f} to {heads.max():.1f} pixels, mean {heads.mean():.1f}")
 
 # %% [markdown]
-# And this is what near and far mean for one patch, the eye: the two heads in which it looks least and most
-# far.
+# This is what near and far mean for the eye's patch:
 
 # %%
 places = 4 * torch.cartesian_prod(torch.arange(8), torch.arange(8)).float()  # (64, 2), in pixels
@@ -645,8 +644,8 @@ for name, inside in stored["layers"].items():
 # picture: as a **register**. Everybody reads them, so attention maps get bright spots where nothing is to
 # be seen.
 #
-# To find one, look at the norms. So that you know what it would look like, we **plant** one beside: a hook
-# makes the token of the upper left corner ten times as long after layer 3.
+# To find one, look at the norms. So that you know the sight, we **plant** one: a hook makes the token of the
+# upper left corner ten times as long after layer 3.
 
 # %%
 stretch = torch.ones(65, 1)
@@ -681,9 +680,10 @@ largest = stored["layers"]["cifar10"]["trained"]["largest_to_median"]["mean"][-1
 print(f"over 500 pictures (stored), the largest is {largest:.1f} x the median")
 
 # %% [markdown]
-# The list names the patches that stand out. This small model has none, which is what Darcet et al. report
-# of small models. And the planted one is only long: the LayerNorm before the next attention takes length
-# away, so it is read about as much as before. A real register is long *and* read.
+# The list names the patches that stand out: of the cat's own, none. In other pictures a patch may pass 3 ×,
+# but the mean is far from ten (Darcet et al. found no registers in small models). The planted one is
+# only long: the LayerNorm before the next attention takes length away, so it is read about as much as
+# before. A real register is long *and* read.
 #
 # If you find some in a model of yours, leave them out of the map and say so. Models built *with* registers
 # have extra tokens for this purpose beside the class token: then drop **all** of these from the map.
@@ -759,8 +759,8 @@ print(f"{'uniform':24} hit rate {area:.2f}   share {area:.2f}")
 # only by a hair. The share sees that hair: it is at chance. **A peak without a control proves nothing.**
 #
 # More of it, from the stored run: 500 pictures, five untrained models, and one more control, the trained
-# model's maps on the mask of **another picture**. Two more methods, too. **Best head** is the one head of
-# all that points best on other pictures. **Occlusion** does without attention: each patch alone is painted
+# model's maps on the mask of **another picture**. And two methods: **best head** is the one head of all that
+# points best on other pictures; **occlusion** (on 100) does without attention: each patch alone is painted
 # over, and its number is how far the score falls.
 
 # %%
@@ -799,8 +799,9 @@ for title, by_method in values.items():
     print(f"{title}, above: {', '.join(above)}")
 
 # %% [markdown]
-# So these maps do point at the object. By share, that is plain for every method. By hit rate alone, most of
-# them could not be told from a habit of looking at the right part of the frame.
+# So these maps do point at the object. By share, that is plain for every method. By hit rate, most are no
+# better than a habit of looking at the right part of the frame. What tells them from it is the other mask:
+# a habit would hit that as often, they hit it much less.
 #
 # ## Is it what the answer rests on?
 #
@@ -809,7 +810,10 @@ for title, by_method in values.items():
 # map shows what the answer rests on, the answer must fall soon. **Predict** the order of the curves.
 
 # %%
-ranked = found | {"random": torch.rand(100, 8, 8, generator=torch.Generator().manual_seed(0))}
+ranked = found | {
+    "relevance, wrong class": relevance_map(shapes_model, few, (labels + 1) % 10),
+    "random": torch.rand(100, 8, 8, generator=torch.Generator().manual_seed(0)),
+}
 orders = {name: some.flatten(1).argsort(dim=1, descending=True) for name, some in ranked.items()}
 
 
@@ -825,7 +829,7 @@ for name, order in orders.items():
     for number in (4, 8, 16):
         painted = attention_maps.remove_patches(few, order, number, patch_size=4)
         left.append(probability(shapes_model, painted, labels))
-    print(f"{name:17} 4, 8, 16 gone: " + "  ".join(f"{value:.2f}" for value in left))
+    print(f"{name:23} 4, 8, 16 gone: " + "  ".join(f"{value:.2f}" for value in left))
 
 # %% [markdown]
 # A like test on 500 pictures of CIFAR-10, stored, with a control that knows nothing: the **centre first**.
@@ -852,17 +856,17 @@ for name in (*shown, "untrained last layer"):
     print(f"{name:25}", *(f"{height:.3f} ± {error:.3f}  " for height, error in heights))
 
 # %% [markdown]
-# The lower, the better the map found what the answer needs. To beat random order is easy: the shapes'
-# untrained model does, and so does *centre first*, since objects are mostly in the middle. **Compare** each
-# map with these two. Relevance knows which answer is asked about, and that helps. (A caution about the test
-# itself: painted squares are something that the model never saw in training. It may stumble over the
-# square, and not over the lack of what was there.)
+# The lower, the better the map found what the answer needs (± two standard errors). To beat random order is
+# easy: the shapes' untrained model does, and so does *centre first*, since objects are mostly in the middle.
+# **Compare** each map with these two. Relevance was told which answer is asked about, and that helps: see
+# the wrong class above. (A caution about the test itself: the model never saw painted squares in training.
+# It may stumble over the square, and not over the lack of what was there.)
 #
 # ## What attention does not explain
 #
-# Now a case where the map misleads. The last layer's map is the one that most people draw. Suppose that it
-# shows why the model answers *ring*. Then with the map of another picture the answer should be gone. We do
-# the last layer by hand, and let the class token read by weights that we choose.
+# The last layer's map is the one that most people draw. Suppose that it shows why the model answers *ring*.
+# Then with the map of another picture the answer should be gone. We do the last layer by hand, and let the
+# class token read by weights that we choose.
 
 # %%
 from einops import rearrange
@@ -911,8 +915,8 @@ plots.show(
 print("the answer, both times:", data.classes[changed[case]])
 
 # %% [markdown]
-# *Figure: two maps of the last layer by which the model gives the same answer. The borrowed one points at
-# what is in another picture.*
+# *Figure: two maps of the last layer by which the model gives the same answer. The borrowed one was made for
+# another picture.*
 #
 # For the last layer the lens has shown why: the answer is mostly made before. What about the others? From
 # the stored run, each layer alone with the rows of a picture of another class, then all together:
@@ -1007,8 +1011,8 @@ caught[0].shape, torch.allclose(sums, torch.ones(1), atol=1e-5)
 
 # %% [markdown]
 # **Weights after dropout.** A hook on the dropout behind the softmax, in a model that is still in training
-# mode, catches weights of which some are 0 and the rest too large. Again a plausible map. The symptom: rows
-# that don't sum to 1. `vitlib` records before dropout, and refuses such rows.
+# mode, catches weights of which some are 0 and the rest too large. The symptom: rows that don't sum to 1.
+# `vitlib` records before dropout, and refuses such rows.
 
 # %%
 dropped = [torch.nn.functional.dropout(layer, 0.1) for layer in attention]

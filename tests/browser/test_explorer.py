@@ -324,6 +324,7 @@ def test_every_action_is_a_button(open_page):
     press(page, "home")
     assert "class token reads" in readout(page)
     press(page, "pin")
+    readout(page)
     assert page.locator("button[name=pin]").text_content() == "pin"
     names = page.locator("button").evaluate_all("all => all.map(b => b.ariaLabel || b.textContent.trim())")
     assert all(names)
@@ -398,6 +399,20 @@ def test_narrow_pages_stack_the_panels(open_page):
         boxes = [panel.bounding_box() for panel in page.locator(".panel").all()]
         assert (boxes[0]["y"] == boxes[1]["y"] == boxes[2]["y"]) == side_by_side, width
         assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+
+
+def test_many_pictures_and_long_titles_leave_room_for_the_panels(open_page):
+    """Fails where a title runs out of the page, and where the panels lie screens below their pictures."""
+    generator = torch.Generator().manual_seed(0)
+    pictures = list(torch.randint(256, (100, 3, 8, 12), dtype=torch.uint8, generator=generator))
+    titles, predictions = ["a long title " * 30] * 100, [[("cat " * 99, 0.75)]] * 100
+    attention = made_up(0, 100).numpy()
+    page = open_page(Explorer(attention, (ROWS, COLUMNS), 1, pictures, titles, predictions))
+    strip, panels = page.locator(".strip"), page.locator(".panels")
+    assert strip.evaluate("(node) => node.scrollWidth <= node.clientWidth")
+    assert panels.bounding_box()["y"] < 500
+    page.locator("[name=picture]").last.click()  # the browser brings it into view
+    says(page, reads("layer 3, head 1", made_up(0, 100)[99, 2, 0], 0))
 
 
 def test_projector_mode_is_larger(open_page):

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from vitlib.checks import NotYet, check, equal, explain
+from vitlib.checks import NotYet, check, equal, explain, unchanged
 
 
 @check("class_attention")
@@ -19,7 +19,7 @@ def _(answer):
                 for patch in range(6):
                     want[image, layer, head, patch] = matrices[image, head, 0, patch + 1]
     stacked = torch.stack(attention, dim=1)  # (B, depth, num_heads, T, T)
-    got = answer(attention)
+    got = unchanged(lambda *layers: answer(layers), *attention)
     explain(
         got,
         (stacked[..., 1:, 0], "this is column 0, who reads the class token. Take row 0, what it reads."),
@@ -44,7 +44,7 @@ def _(answer):
 def _(answer):
     attention = random_attention(depth=3, batch=2, heads=4, tokens=5)
     try:
-        got = answer(attention)
+        got = unchanged(lambda *layers: answer(layers), *attention)
     except RuntimeError as error:
         if "65" in str(error):
             raise NotYet(
@@ -89,7 +89,7 @@ def _(answer):
     attention = random_attention(depth=3, batch=2, heads=4, tokens=5)
     gradients = tuple(torch.randn_like(layer) for layer in attention)
     try:
-        got = answer(attention, gradients)
+        got = unchanged(lambda *layers: answer(layers[:3], layers[3:]), *attention, *gradients)
     except RuntimeError as error:
         if "65" in str(error):
             raise NotYet(
@@ -100,10 +100,11 @@ def _(answer):
     pairs = list(zip(attention, gradients, strict=True))
     moved = [(layer * gradient).relu().mean(dim=1) for layer, gradient in pairs]
     right = add_up(moved)
-    replaced = onto_one = identity
+    replaced = onto_one = by_entry = identity
     for layer in moved:
         replaced = layer @ replaced
         onto_one = identity + layer @ onto_one
+        by_entry = by_entry + layer * by_entry
     gradient_alone = add_up([gradient.relu().mean(dim=1) for gradient in gradients])
     attention_alone = add_up([layer.mean(dim=1) for layer in attention])
     mean_first = add_up([(layer * gradient).mean(dim=1).relu() for layer, gradient in pairs])
@@ -115,6 +116,8 @@ def _(answer):
         (replaced, "what was there is lost in each layer. Add to it: result = result + moved @ result."),
         (onto_one, "in each layer the identity is added, and not the result so far. Start from the identity, "
          "then result = result + moved @ result."),
+        (by_entry, "* multiplies entry by entry. A walk through the layers is a matrix product, @."),
+        (identity + sum(moved), "the layers are only added. What a layer moves is moved @ result."),
         (right - identity, "the identity is taken away at the end. Leave it in."),
         (mean_first, "the mean over the heads comes first, so a negative head cancels a positive one. First "
          "relu, then the mean."),
@@ -148,7 +151,7 @@ def _(answer):
     attention = random_attention(depth=2, batch=3, heads=2, tokens=9)
     right = distance(attention, grid, patch_size)
     try:
-        got = answer(attention, grid, patch_size)
+        got = unchanged(lambda *layers: answer(layers, grid, patch_size), *attention)
     except RuntimeError as error:
         if "64" in str(error):
             raise NotYet(

@@ -33,7 +33,8 @@ def own_scales(image, maps, label):
         ax.set_title(textwrap.fill(title, int(10 * side)))
         ax.set_axis_off()
         scale = ScalarMappable(Normalize(low, high), over_grey)
-        plots.add_scale(fig, scale, label, ax=ax, location="bottom", ticks=MaxNLocator(3))
+        ends = {"ticks": [low, high], "format": "{x:.1f}"}
+        plots.add_scale(fig, scale, label, ax=ax, location="bottom", **ends)
     return fig
 
 
