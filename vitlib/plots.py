@@ -505,7 +505,8 @@ class LiveCurves:
 
     def __call__(self, history):
         if self.widget is None:
-            self.widget = ipywidgets.Image(format="png")
+            # No margin: beside the whole width of a narrow cell there is no room for one.
+            self.widget = ipywidgets.Image(format="png", layout={"max_width": "100%", "margin": "0"})
             display(
                 {**self.widget._repr_mimebundle_(), "text/plain": "(curves, live while it trains)"}, raw=True
             )

@@ -43,7 +43,8 @@ LOOK = r"""
         const isWidget = (output) => 'application/vnd.jupyter.widget-view+json' in (output.data ?? {});
         // A live widget stands in an output without a type; its picture or text stands in for it in one with.
         const views = find(cell.node, `${OUT}:not([data-mime-type]) > *`);
-        const alive = (e) => e.innerHTML !== '' && !/^(Loading|Error displaying) widget/.test(e.textContent);
+        const filled = (e) => e.tagName === 'IMG' ? e.naturalWidth > 0 : e.innerHTML !== '';
+        const alive = (e) => filled(e) && !/^(Loading|Error displaying) widget/.test(e.textContent);
         look.count = cell.model.executionCount;
         look.errors = outputs.filter((o) => o.output_type === 'error').map((o) => `${o.ename}: ${o.evalue}`);
         look.stderr = outputs.filter((o) => o.name === 'stderr').map((o) => [o.text].flat().join(''));
@@ -190,6 +191,7 @@ LOST_WIDGET = """
 view = {"model_id": "lost", "version_major": 2, "version_minor": 0}
 display({"application/vnd.jupyter.widget-view+json": view, "text/plain": "a widget"}, raw=True)
 """
+LIVE_PICTURE = "ipywidgets.Image(format='png', value={})"
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
 FIGURE = new_output("display_data", data={"image/png": PIXEL, "text/plain": "a figure"})
 EXPLORER = new_output("execute_result", data={"image/png": PIXEL, "text/plain": "Attention explorer: ..."})
@@ -204,6 +206,9 @@ def test_what_is_wrong_is_said(lab, open_notebook):
         (new_code_cell(WIDGET), []),
         (new_code_cell("Widget()", outputs=[EXPLORER]), []),
         (new_code_cell(SHOW, outputs=[FIGURE]), []),
+        (new_code_cell("import base64, ipywidgets"), []),
+        (new_code_cell(LIVE_PICTURE.format(f"base64.b64decode('{PIXEL}')")), []),
+        (new_code_cell(LIVE_PICTURE.format("b''")), ["1 pictures do not load", "shows 0 of 1 widgets"]),
         (new_code_cell("print('x' * 100)"), []),
         (new_code_cell(DEAD_WIDGET), ["shows 0 of 1 widgets"]),
         (new_code_cell(LOST_WIDGET), ["shows 0 of 1 widgets"]),
