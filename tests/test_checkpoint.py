@@ -110,6 +110,7 @@ def test_shipped_models_have_names(tmp_path, monkeypatch):
 
 def test_files_of_another_kind(tmp_path):
     """A pickle that is run, or a file that is taken for a model because it is a safetensors file."""
+
     class Bomb:
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "code was run"),)

@@ -127,6 +127,7 @@ def point_at_cell(page, query, key, click=False):
 def press(page, button, value=None, which=0):
     exactly = "" if value is None else f"[value='{value}']"
     page.locator(f"button[name={button}]{exactly}").nth(which).click()
+    readout(page)  # drawn
 
 
 def colors(page, selector, which=0):
@@ -318,13 +319,11 @@ def test_every_action_is_a_button(open_page):
     says(page, reads("rollout, layers 1 to 2", rolled, 0))
     assert page.locator("button[name=together][value='1']").get_attribute("aria-pressed") == "true"
     press(page, "overlay")
-    readout(page)
     assert not page.locator(".photo canvas").is_visible()
     point(page, 3, click=True)
     press(page, "home")
     assert "class token reads" in readout(page)
     press(page, "pin")
-    readout(page)
     assert page.locator("button[name=pin]").text_content() == "pin"
     names = page.locator("button").evaluate_all("all => all.map(b => b.ariaLabel || b.textContent.trim())")
     assert all(names)
