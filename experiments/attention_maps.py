@@ -12,7 +12,6 @@ Needs CIFAR-10, which is found as in lesson 07. All numbers are means over test 
 errors ("se"); those of untrained weights in "pointing" are means over seeds.
 """
 
-import hashlib
 import json
 import math
 import time
@@ -22,11 +21,12 @@ import torch
 from einops import rearrange, reduce
 from torch.nn.functional import normalize, one_hot
 
-from vitlib import VisionTransformer, load
+from vitlib import VisionTransformer, load, results
 from vitlib.attention import attend
 from vitlib.attention_maps import (
     attention_gradients,
     class_attention,
+    coverage,
     entropy,
     gradient_rollout,
     mass_on_mask,
@@ -37,7 +37,7 @@ from vitlib.attention_maps import (
     rollout,
     to_grid,
 )
-from vitlib.checkpoint import SHIPPED, write_whole
+from vitlib.checkpoint import write_whole
 from vitlib.data import cifar10, shapes
 
 CONFIG = {
@@ -159,7 +159,7 @@ def pointing(name):
         }
         for method, measures in trained.items()
     }
-    often = covered(others.masks, model.grid).mean(dim=0)  # (N,)
+    often = coverage(others.masks, model.grid).mean(dim=0)  # (N,)
     controls = {"uniform": torch.ones_like(often), "where objects often are": often}
     controls = {
         control: score(values.expand(len(data), -1), data.masks, model.grid)
@@ -197,17 +197,11 @@ def score(maps, masks, grid):
     """
     scores = {}
     for prefix, target in (("", masks), ("other_", masks.roll(1, dims=0))):
-        cover = covered(target, grid)
+        cover = coverage(target, grid)
         scores[prefix + "hit"] = value_at_the_brightest(maps, (cover > 0).float())
         scores[prefix + "hit_pixel"] = value_at_the_brightest(maps, cover)
         scores[prefix + "share"], _ = mass_on_mask(to_grid(maps, grid), target)
     return scores
-
-
-def covered(masks, grid):
-    """The share of each patch that the object covers. Shapes: (B, H, W) -> (B, N)."""
-    rows, columns = grid
-    return reduce(masks.float(), "b (row h) (column w) -> b (row column)", "mean", row=rows, column=columns)
 
 
 def value_at_the_brightest(maps, values):
@@ -392,21 +386,15 @@ JOBS = [(pointing, "shapes")]
 JOBS += [(part, name) for name in ("shapes", "cifar10") for part in (deletion, layers, misleading)]
 
 
-def identity(name):
-    """Which weights the numbers belong to."""
-    digest = hashlib.sha256((SHIPPED / f"{name}.safetensors").read_bytes()).hexdigest()
-    return {"sha256": digest, "test_accuracy": load(name).notes["test_accuracy"]}
-
-
 def main():
     stored = json.loads(STORED.read_text()) if STORED.exists() else {}
     for part, name in JOBS:
-        origin = {"config": CONFIG[part.__name__], "checkpoint": identity(name)}
-        results = stored.setdefault(part.__name__, {})
-        if results.get(name, {}).items() >= origin.items():
+        origin = {"config": CONFIG[part.__name__], "checkpoint": results.identity(name)}
+        by_name = stored.setdefault(part.__name__, {})
+        if by_name.get(name, {}).items() >= origin.items():
             continue
         start = time.time()
-        results[name] = origin | part(name)
+        by_name[name] = origin | part(name)
         write_whole(STORED, (json.dumps(stored, indent=1) + "\n").encode())
         print(f"{part.__name__}, {name}: {time.time() - start:.0f} s", flush=True)
 

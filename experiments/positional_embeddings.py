@@ -9,7 +9,6 @@ filters: what the patches of training pictures are made of. A few minutes on two
 """
 
 import copy
-import hashlib
 import json
 from pathlib import Path
 
@@ -19,7 +18,8 @@ from torch.nn.functional import interpolate
 from torchvision.transforms.v2.functional import InterpolationMode, resize
 
 import vitlib
-from vitlib.checkpoint import SHIPPED, write_whole
+from vitlib import results
+from vitlib.checkpoint import write_whole
 from vitlib.data import cifar10, normalize
 from vitlib.patch_embedding import patchify, unpatchify
 from vitlib.positional_encoding import RESIZE_MODES, resize_positional_embedding
@@ -31,13 +31,6 @@ CONFIG = {
     "seed": 0,
 }
 STORED = Path(__file__).parents[1] / "vitlib" / "results" / "positional_embeddings.json"
-
-
-def identity_of_checkpoint():
-    """What tells one shipped model from another."""
-    described = json.loads((SHIPPED / "cifar10.json").read_text())
-    digest = hashlib.sha256((SHIPPED / "cifar10.safetensors").read_bytes()).hexdigest()
-    return {"sha256": digest, "test_accuracy": described["test_accuracy"]}
 
 
 def flipped(table, axis):
@@ -131,7 +124,7 @@ def main():
     large = resize(data.images, [CONFIG["large"]] * 2, InterpolationMode.BICUBIC, antialias=True)
     pictures = {"in order": data.images, "shuffled": shuffled(data.images, CONFIG["seed"]), "large": large}
     reference = correct(checkpoint, data.images, data.labels, CHANGES["as trained"])
-    begun = {"config": CONFIG, "checkpoint": identity_of_checkpoint()}
+    begun = {"config": CONFIG, "checkpoint": results.identity("cifar10")}
     stored = json.loads(STORED.read_text()) if STORED.exists() else {}
     if any(stored.get(key) != value for key, value in begun.items()):
         stored = begun | {group: {} for group, *_ in jobs()} | {"patches": patch_statistics(checkpoint)}

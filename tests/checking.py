@@ -1,5 +1,7 @@
 """What the tests of the exercise checks share."""
 
+import pytest
+
 from vitlib import checks
 
 
@@ -16,3 +18,9 @@ def judged_against(reference_of):
         return capsys.readouterr().out, used is answer
 
     return verdict
+
+
+def cases(table):
+    """exercise -> description -> answer, as parameters of a test: (exercise, description, answer)."""
+    pairs = [(name, case) for name in table for case in table[name].items()]
+    return [pytest.param(name, *case, id=f"{name}: {case[0]}") for name, case in pairs]

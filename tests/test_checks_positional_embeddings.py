@@ -11,6 +11,7 @@ import build_notebooks
 import numpy as np
 import pytest
 import torch
+from checking import cases
 from einops import rearrange
 from torch import nn
 from torch.nn.functional import cosine_similarity, normalize
@@ -330,11 +331,6 @@ def test_a_place_tells_rows_from_columns(capsys, number):
         assert not verdict(capsys, tile(number=number), "similarity_tile")[1]
 
 
-def cases(table):
-    pairs = [(name, case) for name in table for case in table[name].items()]
-    return [pytest.param(name, *case, id=f"{name}: {case[0]}") for name, case in pairs]
-
-
 @pytest.mark.parametrize("name, words, answer", cases(WRONG))
 def test_a_wrong_answer_is_refused_with_its_diagnosis(capsys, name, words, answer):
     """Fails where a mistake passes, or gets the words of another. Ten tries, since the sizes are random."""
@@ -386,9 +382,9 @@ def script():
     return runpy.run_path(str(build_notebooks.ROOT / "experiments" / "positional_embeddings.py"))
 
 
-def test_the_results_are_of_the_shipped_model(script):
+def test_the_results_are_of_the_shipped_model():
     """Fails where a new checkpoint was put in, and the script was not run again."""
-    assert stored["checkpoint"] == script["identity_of_checkpoint"]()
+    assert stored["checkpoint"] == results.identity("cifar10")
     as_trained, described = stored["changes"]["as trained"], stored["checkpoint"]["test_accuracy"]
     assert abs(as_trained["accuracy"] - described) < 4 * as_trained["standard_error"]
 

@@ -6,6 +6,7 @@ import runpy
 import build_notebooks
 import pytest
 import torch
+from checking import cases
 from einops import rearrange, repeat
 from torch import nn
 from torch.nn.functional import interpolate
@@ -445,11 +446,6 @@ RIGHT = {
     "resize_positional_embedding": RIGHT_RESIZE,
     "PositionsByAxis": RIGHT_AXES,
 }
-
-
-def cases(table):
-    pairs = [(name, case) for name in table for case in table[name].items()]
-    return [pytest.param(name, *case, id=f"{name}: {case[0]}") for name, case in pairs]
 
 
 @pytest.mark.parametrize("name, words, answer", cases(WRONG))

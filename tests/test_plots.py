@@ -19,7 +19,7 @@ from PIL import Image
 
 from vitlib import diagrams, plots
 from vitlib.figures import attention as attention_figures
-from vitlib.figures import class_token, patch_embedding, positional_encoding, vit
+from vitlib.figures import class_token, patch_embedding, positional_embeddings, positional_encoding, vit
 
 RANDOM = np.random.RandomState(0)
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -32,10 +32,6 @@ ROWS = [
     {"epoch": e / 4, "train_loss": 3 / (e + 1), "validation_loss": None if e % 4 else 4 / (e + 1)}
     for e in range(60)
 ]
-SHARES = {
-    "trained": (np.linspace(0.2, 0.7, 6), np.full(6, 0.02)),
-    "untrained": (np.full(6, 0.2), np.full(6, 0.01)),
-}
 
 
 def attention(*shape):
@@ -98,12 +94,11 @@ FIGURES = {
         {"trained": RANDOM.rand(6, 6), "untrained": RANDOM.rand(6, 6)}, 0.5
     ),
     "entropy": lambda: plots.entropy_by_depth({"trained": RANDOM.rand(12, 12)}),
-    "share": lambda: plots.share_by_layer(SHARES, chance=0.2),
     "similarity": lambda: plots.positional_similarity_grid(RANDOM.uniform(-1, 1, (8, 8, 8, 8))),
     "similarity 24 x 24": lambda: plots.positional_similarity_grid(RANDOM.uniform(-1, 1, (24, 24, 24, 24))),
     "wide similarity": lambda: plots.positional_similarity_grid(RANDOM.uniform(-1, 1, (2, 4, 2, 4))),
-    "filters": lambda: plots.rgb_filters(RANDOM.rand(28, 4, 4, 3)),
-    "grey filters": lambda: plots.rgb_filters(RANDOM.rand(10, 7, 7, 1)),
+    "filters": lambda: positional_embeddings.filter_panels({"a model": RANDOM.rand(28, 4, 4, 3)}),
+    "grey filters": lambda: positional_embeddings.filter_panels({"a model": RANDOM.rand(10, 7, 7, 1)}),
 }
 # The diagrams, and what one lesson alone draws.
 SQUARE, NUMBERS = PICTURE[:, :, :32], np.linspace(-1, 1, 64)
@@ -275,8 +270,8 @@ def test_changed_data_change_the_description():
 
 
 def test_description_names_what_is_drawn():
-    text = plots.describe(FIGURES["share"]())
-    assert "layer | share of attention on the object" in text and "'chance'" in text
+    text = plots.describe(plots.distance_by_depth({"a": RANDOM.rand(6, 4)}, uniform=0.2))
+    assert "layer | mean attention distance (pixels)" in text and "'spread evenly'" in text
     assert "'train loss' x 0.0..14.8" in plots.describe(FIGURES["curves"]())
     text = plots.describe(plots.attention_overlay(PICTURE, FIXED))
     assert "0 picture: picture 32x64 r 0.0..255.0" in text and "attention: scale 0.00" in text
@@ -611,16 +606,6 @@ def test_heads_by_depth_marks_every_head(function):
     assert (one != two).all() and len(ax.figure.legends[0].get_texts()) == 2
 
 
-def test_share_by_layer_draws_means_errors_and_chance():
-    (ax,) = plots.share_by_layer({"trained": ([0.2, 0.6], [0.1, 0.05])}, chance=0.25).axes
-    (bars,) = ax.containers
-    assert bars[0].get_xydata().tolist() == [[1, 0.2], [2, 0.6]]
-    ends = np.array(bars[2][0].get_segments())[:, :, 1]
-    np.testing.assert_allclose(ends, [[0.1, 0.3], [0.55, 0.65]])
-    assert ax.lines[-1].get_ydata() == [0.25, 0.25]
-    assert [text.get_text() for text in ax.figure.legends[0].get_texts()] == ["chance", "trained"]
-
-
 # --- what the weights have learned --------------------------------------------------------------------------
 
 
@@ -637,9 +622,9 @@ def test_positional_similarity_grid_puts_every_tile_in_its_place():
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_rgb_filters_come_in_reading_order(channels):
+def test_filters_come_in_reading_order(channels):
     filters = RANDOM.rand(5, 2, 4, channels)
-    (ax,) = plots.rgb_filters(torch.tensor(filters), columns=3).axes
+    (ax,) = positional_embeddings.filter_panels({"a model": torch.tensor(filters)}, columns=3).axes
     mosaic = ax.images[0].get_array()
     assert mosaic.shape == (5, 14, 3)
     for number, picture in enumerate(filters):

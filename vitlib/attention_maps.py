@@ -200,6 +200,12 @@ def entropy(attention):
     return torch.stack(nats, dim=1) / math.log(2)
 
 
+def coverage(masks, grid):
+    """The share of each patch that the object covers. Shapes: masks bool (B, H, W) -> (B, N)."""
+    rows, columns = grid
+    return reduce(masks.float(), "b (r h) (c w) -> b (r c)", "mean", r=rows, c=columns)
+
+
 def mass_on_mask(weights, masks):
     """The share of the attention that falls on the object, and the share that chance would give it.
 
@@ -215,7 +221,7 @@ def mass_on_mask(weights, masks):
             f"Weights of shape {tuple(weights.shape)} do not fit masks of shape {tuple(masks.shape)}: "
             "expected (B, ..., rows, columns) and (B, H, W), with H and W divisible by rows and columns."
         )
-    covered = reduce(masks.float(), "b (r h) (c w) -> b (r c)", "mean", r=rows, c=columns)  # of each patch
+    covered = coverage(masks, (rows, columns))  # (B, N)
     weights = normalize(weights.float().flatten(-2), p=1, dim=-1)  # (B, ..., N)
     return torch.einsum("b...n,bn->b...", weights, covered), covered.mean(dim=-1)
 

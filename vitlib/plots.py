@@ -682,7 +682,11 @@ def entropy_by_depth(entropies, uniform=None):
 
 def _heads_by_depth(values, label, uniform, bottom=0):
     """A mark for each head, a line through the means of the layers. No bottom: the axis begins near them."""
-    fig, ax = _layers_axes(label)
+    fig = Figure(figsize=(7, 4), layout="constrained")
+    ax = fig.subplots()
+    ax.set(xlabel="layer", ylabel=label)
+    ax.xaxis.set_major_locator(MaxNLocator(12, integer=True))
+    ax.grid(axis="y")
     for number, ((name, heads), line) in enumerate(zip(values.items(), cycle(LINES))):
         heads = as_numpy(heads)
         layers = np.arange(1, len(heads) + 1)
@@ -690,37 +694,9 @@ def _heads_by_depth(values, label, uniform, bottom=0):
         ax.plot(layers, heads.mean(axis=1), **{**line, "marker": "", "linewidth": 1.5})
         places = np.repeat(layers + shift, heads.shape[1])
         ax.plot(places, heads.ravel(), label=name, **{**line, "linestyle": ""})
-    return _finish_layers(fig, ax, uniform, "spread evenly", bottom)
-
-
-@styled
-def share_by_layer(shares, chance):
-    """The share of attention on the object, by layer, against chance.
-
-    Shapes: shares, a dict of name -> (mean (depth,), error (depth,)), drawn as a line with error bars;
-    chance, a number.
-    """
-    fig, ax = _layers_axes("share of attention on the object")
-    for (name, (mean, error)), line in zip(shares.items(), cycle(LINES)):
-        mean = as_numpy(mean)
-        ax.errorbar(np.arange(1, len(mean) + 1), mean, as_numpy(error), label=name, capsize=4, **line)
-    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    return _finish_layers(fig, ax, chance, "chance")
-
-
-def _layers_axes(label):
-    fig = Figure(figsize=(7, 4), layout="constrained")
-    ax = fig.subplots()
-    ax.set(xlabel="layer", ylabel=label)
-    ax.xaxis.set_major_locator(MaxNLocator(12, integer=True))
-    ax.grid(axis="y")
-    return fig, ax
-
-
-def _finish_layers(fig, ax, level, name, bottom=0):
-    """A line across at a level to compare with, the vertical axis from `bottom`, and what is what."""
-    if level is not None:
-        ax.axhline(level, color=COLORS["neutral"], linewidth=1.5, linestyle=(0, (1, 1)), label=name)
+    if uniform is not None:
+        level = {"color": COLORS["neutral"], "linewidth": 1.5, "linestyle": (0, (1, 1))}
+        ax.axhline(uniform, label="spread evenly", **level)
     ax.set_ylim(bottom, 1.05 * ax.get_ylim()[1])
     fig.legend(*ax.get_legend_handles_labels(), loc="outside upper right", ncols=4)
     return fig
@@ -739,23 +715,4 @@ def positional_similarity_grid(similarity):
     options = {"cmap": "RdBu_r", "vmin": -1, "vmax": 1}
     fig, drawn, place = mosaic_figure(similarity, "column of the patch", "row of the patch", **options)
     add_scale(fig, drawn, "cosine similarity", cax=place)
-    return fig
-
-
-@styled
-def rgb_filters(filters, columns=7):
-    """Filters of the patch embedding as pictures, in reading order (paper, figure 7 left).
-
-    Shapes: filters (number, P, P, C) in 0..1, C one or three, from `attention_maps.embedding_filters`.
-    """
-    filters = as_numpy(filters)
-    number, height, width, channels = filters.shape
-    rows = math.ceil(number / columns)
-    empty = np.ones((rows * columns - number, height, width, channels))
-    tiles = np.concatenate([filters, empty]).reshape(rows, columns, height, width, channels)
-    fig = Figure(figsize=(columns, rows * height / width + 0.4), layout="compressed")
-    ax = fig.subplots()
-    ax.imshow(np.broadcast_to(tiles := mosaic(tiles, 1, fill=1), (*tiles.shape[:2], 3)))
-    ax.set_title(f"principal components 1 to {number} of the patch filters")
-    ax.set_axis_off()
     return fig

@@ -67,9 +67,10 @@ def similarity_grids(grids):
 
 @styled
 def filter_panels(panels, columns=4):
-    """Filters as small pictures, several kinds side by side, each in reading order.
+    """Filters as small pictures, several kinds side by side, each in reading order (paper, figure 7 left).
 
-    `panels` is a dict of title -> filters (number, P, P, C) in 0..1, from `attention_maps.embedding_filters`.
+    `panels` is a dict of title -> filters (number, P, P, C) in 0..1, C one or three, as
+    `attention_maps.embedding_filters` gives them.
     """
     fig = Figure(figsize=(WIDTH, 4.8), layout="compressed")
     fig.get_layout_engine().set(wspace=0.12)  # else the panels look like one
@@ -78,7 +79,8 @@ def filter_panels(panels, columns=4):
         rows = math.ceil(len(filters) / columns)
         empty = np.ones((rows * columns - len(filters), *filters.shape[1:]))
         tiles = np.concatenate([filters, empty]).reshape(rows, columns, *filters.shape[1:])
-        ax.imshow(mosaic(tiles, 1, fill=1))
+        tiles = mosaic(tiles, 1, fill=1)
+        ax.imshow(np.broadcast_to(tiles, (*tiles.shape[:2], 3)))
         ax.set_title(title)
         ax.set_axis_off()
     return fig
