@@ -1,6 +1,8 @@
 """Checks of lesson 07: usual mistakes are refused in words that help, right answers pass however written."""
 
+import ast
 import math
+import runpy
 from pathlib import Path
 
 import jupytext
@@ -8,6 +10,7 @@ import pytest
 import torch
 from checking import judged_against
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from vitlib import VisionTransformer, checks, training, vit_cifar
 from vitlib.checks import TODO
@@ -16,47 +19,12 @@ from vitlib.checks import training as lesson
 REFERENCES = {
     "decayed_names": lesson.decayed_names,
     "learning_rate_factor": training.learning_rate_factor,
-    "per_class_accuracy": lesson.per_class_accuracy,
+    "mixed_cross_entropy": lesson.mixed_cross_entropy,
+    "without_one": lesson.without_one,
 }
 
 
 verdict = judged_against(REFERENCES.get)
-
-
-# --- loss_at_start ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("answer", [math.log(100), 4.605, 4.61, torch.tensor(100.0).log(), "4.61"])
-def test_right_loss_at_start(capsys, answer):
-    checks.value("loss_at_start", answer)
-    assert capsys.readouterr().out.startswith("[ok]")
-
-
-WRONG_LOSS = {
-    "for ten classes": 2.3026,
-    "not math.log10": 2,
-    "not math.log2": math.log2(100),
-    "sign": math.log(1 / 100),
-    "that is the probability": 0.01,
-    "number of classes": 100,
-    "5 is not it": 5,
-    "nan is not it": math.nan,
-    "expected a number": "ln 100",
-    "expected a number, such as math.log(10), but got [4.6]": [4.6],
-}
-
-
-@pytest.mark.parametrize("words, answer", WRONG_LOSS.items(), ids=WRONG_LOSS)
-def test_wrong_loss_at_start(capsys, words, answer):
-    checks.value("loss_at_start", answer)
-    said = capsys.readouterr().out
-    assert said.startswith("[not yet]") and words in said
-
-
-def test_loss_at_start_is_the_loss_of_equal_logits():
-    """The check's own number against PyTorch: a check that demands ln 10 would pass every other test here."""
-    loss = nn.functional.cross_entropy(torch.zeros(7, 100), torch.arange(7))
-    assert loss.item() == pytest.approx(math.log(100))
 
 
 # --- decayed_names ---------------------------------------------------------------------------------------
@@ -181,57 +149,118 @@ WRONG_FACTORS = {
 }
 
 
-# --- per_class_accuracy ----------------------------------------------------------------------------------
+# --- mixed_cross_entropy ---------------------------------------------------------------------------------
 
 
-def accuracy_from_confusion(logits, labels, num_classes):
-    confusion = torch.zeros(num_classes, num_classes)
-    for true, guess in zip(labels, logits.softmax(-1).argmax(-1), strict=True):
-        confusion[true, guess] += 1
-    return confusion.diagonal() / confusion.sum(1)
+def loss_by_loops(logits, shares):
+    total = 0
+    for row, label in zip(logits, shares, strict=True):
+        shifted = row - row.max()
+        log_p = shifted - shifted.exp().sum().log()
+        total = total - sum(y * lp for y, lp in zip(label, log_p, strict=True))
+    return total / len(logits)
 
 
-def accuracy_by_one_hot(logits, labels, num_classes):
-    of_class = nn.functional.one_hot(labels, num_classes).double()
-    return (logits.argmax(1) == labels).double() @ of_class / of_class.sum(0)
+def loss_by_einsum(logits, shares):
+    return -torch.einsum("bk,bk->", shares, nn.functional.log_softmax(logits, -1)) / logits.shape[0]
 
 
-def right_of(logits, labels, num_classes):
-    return torch.stack([((logits.argmax(1) == labels) & (labels == k)).sum() for k in range(num_classes)])
+def with_p(formula):
+    """A wrong answer: some formula of the probabilities and the shares, then the mean over the batch."""
+    return lambda z, y: formula(z.softmax(dim=1), y).sum(dim=1).mean()
 
 
-def one_against_the_rest(logits, labels, num_classes):
-    guesses = logits.argmax(1)
-    return torch.stack([((guesses == k) == (labels == k)).float().mean() for k in range(num_classes)])
+def changed_in_place(logits, shares):
+    loss = lesson.mixed_cross_entropy(logits, shares)
+    shares.log_()
+    return loss
 
 
-def by_python_numbers(logits, labels, num_classes):
-    right = right_of(logits, labels, num_classes).tolist()
-    return torch.tensor([right[k] / (labels == k).sum().item() for k in range(num_classes)])
-
-
-def zeroed_after(logits, labels, num_classes):
-    result = lesson.per_class_accuracy(logits, labels, num_classes)
-    logits.zero_()
-    return result
-
-
-WRONG_ACCURACIES = {
-    "changes the tensor that it is given": zeroed_after,
-    "you also counted pictures of other classes": one_against_the_rest,
-    "In torch, 0/0 is NaN": by_python_numbers,
-    "these are counts": right_of,
-    "that is the precision": lambda z, y, k: right_of(z, y, k) / z.argmax(1).bincount(minlength=k),
-    "the number of all pictures": lambda z, y, k: right_of(z, y, k) / len(y),
-    "overall accuracy": lambda z, y, k: (z.argmax(1) == y).float().mean().repeat(k),
-    "how often the model says": lambda z, y, k: z.argmax(1).bincount(minlength=k) / y.bincount(minlength=k),
-    "share of errors": lambda z, y, k: 1 - lesson.per_class_accuracy(z, y, k),
-    "percentages": lambda z, y, k: 100 * lesson.per_class_accuracy(z, y, k),
-    "NaN": lambda z, y, k: lesson.per_class_accuracy(z, y, k).nan_to_num(0),
-    "should be a tensor, but it is of type list": lambda z, y, k: lesson.per_class_accuracy(z, y, k).tolist(),
-    "should have shape": lambda z, y, k: (z.argmax(1) == y).float().mean(),
-    "RuntimeError": lambda z, y, k: (z.argmax(0) == y).float(),
+WRONG_LOSSES = {
+    "softmax was taken twice": lambda z, y: cross_entropy(z.softmax(dim=1), y),
+    "right but for its sign": with_p(lambda p, y: y * p.log()),
+    "sum over the batch": lambda z, y: cross_entropy(z, y, reduction="sum"),
+    "mean over the classes, too": lambda z, y: -(y * z.log_softmax(dim=1)).mean(),
+    "one loss for each picture": lambda z, y: cross_entropy(z, y, reduction="none"),
+    "lie along dim=1": lambda z, y: -(y * z.log_softmax(dim=0)).sum(dim=1).mean(),
+    "only the class of the largest share": lambda z, y: cross_entropy(z, y.argmax(dim=1)),
+    "the shares are not used": with_p(lambda p, y: -p.log()),
+    "have changed places": with_p(lambda p, y: -p * y.log()),
+    "the logarithm is missing": with_p(lambda p, y: -p * y),
+    "the softmax is missing": lambda z, y: -(z * y).sum(dim=1).mean(),
+    "not log10": with_p(lambda p, y: -y * p.log10()),
+    "not log2": with_p(lambda p, y: -y * p.log2()),
+    "log_softmax takes the largest logit away": with_p(lambda p, y: -y * p.log()),
+    "no gradient flows": lambda z, y: cross_entropy(z.detach(), y),
+    "has no gradient": lambda z, y: cross_entropy(z, y).item(),
+    "changes the tensor that it is given": changed_in_place,
+    "wrong numbers": lambda z, y: 2 * cross_entropy(z, y),
 }
+
+
+# --- without_one -----------------------------------------------------------------------------------------
+
+
+def without_muon(recipe, work):
+    changed = dict(recipe)
+    changed["optimizer"] = "adamw"
+    return changed
+
+
+def without_whitening(recipe, work):
+    return {name: value for name, value in recipe.items() if name != "whiten"}  # the default is False
+
+
+def without_small_pictures(recipe, work):
+    passes, begin = 0.0, 0.0
+    for end, size in (*recipe["image_sizes"], (1.0, 32)):
+        passes += (end - begin) * work[size] * recipe["epochs"]
+        begin = end
+    return recipe | {"image_sizes": [], "epochs": passes}
+
+
+def changing(**values):
+    """An answer that gives some settings another value, whatever the recipe."""
+    return lambda recipe, work: {**recipe, **values}
+
+
+def mutating(recipe, work):
+    recipe["optimizer"] = "adamw"
+    return recipe
+
+
+def passes(number):
+    """Without small pictures, with so many passes: a function of the passes and the mean work."""
+
+    def answer(recipe, work):
+        average = 0.5 * work[16] + 0.25 * work[24] + 0.25 * work[32]
+        return {**recipe, "image_sizes": (), "epochs": number(recipe["epochs"], average)}
+
+    return answer
+
+
+WRONG_RECIPES = {
+    "nothing was taken away: all settings": changing(),
+    "takes its default, 'muon': nothing was taken away": lambda recipe, work: {
+        name: value for name, value in recipe.items() if name != "optimizer"
+    },
+    "2 settings differ: optimizer, whiten": changing(optimizer="adamw", whiten=False),
+    "learning_rate, optimizer": changing(optimizer="adamw", learning_rate=3e-3),
+    "batch_size has another value, which is no ingredient less": changing(batch_size=64),
+    "another dose": changing(warmup=0.01),
+    "image_sizes is ((0.5, (16, 16)),) now": changing(image_sizes=((0.5, 16),)),
+    "So how many passes are left?": changing(image_sizes=()),
+    "multiply by the work of an average picture, do not divide": passes(lambda epochs, mean: epochs / mean),
+    "times as much as the recipe. epochs need not be whole": passes(lambda epochs, mean: epochs / 3),
+    "the same number of passes costs the same": lambda recipe, work: {
+        **recipe, "whiten": False, "epochs": 2 * recipe["epochs"]
+    },
+    "your code changes the recipe itself": mutating,
+    "give a dict of settings": lambda recipe, work: "optimizer",
+    "unexpected keyword argument 'muon'": changing(muon=False),
+    "refuses your settings: optimizer must be one of adamw, muon, got 'sgd'": changing(optimizer="sgd"),
+    "keep the budget in epochs": changing(minutes=1, epochs=None, whiten=False),
+}  # fmt: skip
 
 
 # --- all of them -----------------------------------------------------------------------------------------
@@ -239,12 +268,14 @@ WRONG_ACCURACIES = {
 RIGHT = {
     "decayed_names": [by_modules, by_axes, by_exclusion],
     "learning_rate_factor": [factor_by_squares, factor_by_torch],
-    "per_class_accuracy": [accuracy_from_confusion, accuracy_by_one_hot],
+    "mixed_cross_entropy": [loss_by_loops, loss_by_einsum, cross_entropy],
+    "without_one": [without_muon, without_whitening, without_small_pictures, changing(warmup=0, flip=True)],
 }
 WRONG = {
     "decayed_names": WRONG_NAMES,
     "learning_rate_factor": WRONG_FACTORS,
-    "per_class_accuracy": WRONG_ACCURACIES,
+    "mixed_cross_entropy": WRONG_LOSSES,
+    "without_one": WRONG_RECIPES,
 }
 TRIES = (
     5  # each check draws new sizes and numbers: an answer must not pass, or get another diagnosis, by luck
@@ -287,11 +318,6 @@ def test_a_missing_return_is_told(capsys, name):
     assert not used and said.startswith("[not yet]") and "Does it end with return?" in said
 
 
-def test_unfilled_loss_at_start_is_todo(capsys):
-    checks.value("loss_at_start", TODO)
-    assert capsys.readouterr().out.startswith("[todo]")
-
-
 @pytest.mark.parametrize("name", REFERENCES)
 def test_an_exception_shows_the_learners_line(capsys, name):
     def answer(*inputs):
@@ -311,16 +337,30 @@ def test_vitlib_decays_what_the_exercise_asks_for(model):
     assert names == lesson.decayed_names(model)
 
 
+LESSON = Path(__file__).parents[1] / "notebooks/src/07_train_cifar10.py"
+
+
 def test_the_lessons_own_solutions_pass(capsys):
     """What a learner unfolds must be right, and must be called as the lesson calls it."""
-    lesson_file = Path(__file__).parents[1] / "notebooks/src/07_train_cifar10.py"
-    cells = jupytext.read(lesson_file, fmt="py:percent").cells
     names = {"math": math, "torch": torch}
-    for cell in cells:
+    for cell in jupytext.read(LESSON, fmt="py:percent").cells:
         if "solution" in cell.metadata.get("tags", []):
             exec(cell.source, names)
-    checks.value("loss_at_start", names["loss_at_start_solution"])
     for name in REFERENCES:
         checks.use(names[f"{name}_solution"], REFERENCES[name])
     said = capsys.readouterr().out
     assert said.count("[ok]") == 4, said
+
+
+def test_the_lesson_trains_the_measured_recipe():
+    """Fails where the recipe was improved in one place only: the figures would show another's accuracy."""
+    scope = {"torch": torch, "vit_cifar": vit_cifar}
+    code = "\n".join(c.source for c in jupytext.read(LESSON, fmt="py:percent").cells if c.cell_type == "code")
+    for node in ast.parse(code).body:
+        if getattr(node, "name", "") == "small_vit" or ast.unparse(node).startswith("recipe = "):
+            exec(ast.unparse(node), scope)
+    build, measured = runpy.run_path(Path(__file__).parents[1] / "benchmarks/training.py")["RECIPES"]["ours"]
+    assert scope["small_vit"]().config == build().config
+    assert training.TrainingConfig(epochs=1, **scope["recipe"]) == training.TrainingConfig(
+        epochs=1, **measured
+    )

@@ -46,6 +46,7 @@ SHIPPED = {
     "04": {"attend", "MultiHeadAttention"},
     "05": {"MLP", "DropPath", "EncoderBlock", "Encoder"},
     "06": {"initialize", "VisionTransformer"},
+    "07": {"orthogonalized"},
 }
 
 

@@ -14,12 +14,13 @@ import model_card
 import nbformat
 import open_lab
 import pytest
+import ship_checkpoint
 import torch
 import train_on_gpu
 from PIL import Image
 
-from vitlib import checkpoint
-from vitlib.data import CIFAR10_CLASSES
+from vitlib import checkpoint, vit_cifar
+from vitlib.data import CIFAR10_CLASSES, shapes
 from vitlib.training import TrainingConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -275,6 +276,23 @@ def test_train_on_gpu_says_what_is_not_set(monkeypatch, capsys, tmp_path):
             train_on_gpu.main()
         assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_training_in_parts_goes_on_from_the_weights_before(tmp_path):
+    """A second part from a random start; its log without the first; steps that begin at 1 again."""
+    data, model = shapes("train", 30), vit_cifar(embed_dim=12, depth=1, num_heads=2)
+    configs = [
+        TrainingConfig(epochs=2, batch_size=10, evaluations=2, device="cpu"),
+        TrainingConfig(epochs=1, batch_size=10, learning_rate=1e-12, muon_learning_rate=1e-12, seed=1),
+    ]
+    folders = ship_checkpoint.train_in_parts(model, data, data, configs, tmp_path)
+    first, second = (checkpoint.load(folder / "model.safetensors") for folder in folders)
+    for one, two in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.allclose(one, two, atol=1e-6)
+    rows = ship_checkpoint.whole_history(folders)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert [row["epoch"] for row in rows[::3]] == pytest.approx([1 / 3, 4 / 3, 7 / 3])
+    assert [row["minutes"] for row in rows] == sorted(row["minutes"] for row in rows)
 
 
 # --- the model card -----------------------------------------------------------------------------------------

@@ -133,11 +133,10 @@ start. {parameters:,} parameters, {path.stat().st_size / 1e6:.1f} MB in half pre
 
 **Training.** From a random start, on no other data: {about["steps"]:,} steps of {training["batch_size"]}
 pictures, {last["epoch"]:.0f} passes over them, in {last["minutes"]:.0f} minutes.
-{training_in_words(training)}
 In the end, {percent(last["validation_accuracy"], 2)} of the validation pictures were right.
-The log is [{name}.csv]({name}.csv). All settings, as `vitlib.training.TrainingConfig` names them:
+The log is [{name}.csv]({name}.csv). All settings, as `vitlib.training.TrainingConfig` names them, follow.
 
-{settings(training)}
+{in_parts([*about.get("trained_before", []), training])}
 
 **Accuracy by class**
 
@@ -150,6 +149,15 @@ The whole table is [{name}_confusion.csv]({name}_confusion.csv): rows are the tr
 
 def percent(share, decimals=0):
     return f"{100 * share:.{decimals}f} %"
+
+
+def in_parts(configurations):
+    """What was used, and all settings, for each part of the training."""
+    parts = [f"{training_in_words(training)}\n\n{settings(training)}" for training in configurations]
+    if len(parts) == 1:
+        return parts[0]
+    begins = ["Part 1.", *(f"Part {number}, from the weights of the part before." for number in range(2, 9))]
+    return "\n\n".join(f"{begin} {part}" for begin, part in zip(begins, parts))
 
 
 def training_in_words(training):

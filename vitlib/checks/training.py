@@ -1,11 +1,14 @@
 """Checks of lesson 07, and the functions that the notebook goes on with while an exercise is open."""
 
 import math
+from dataclasses import asdict
 
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
-from vitlib.checks import TODO, NotYet, check, equal, need, unchanged
+from vitlib.checks import TODO, NotYet, check, equal, explain, need, reached, unchanged
+from vitlib.training import TrainingConfig
 from vitlib.vit import VisionTransformer
 
 
@@ -15,32 +18,66 @@ def decayed_names(model):
     return {name for name, parameter in parameters if name.endswith("weight") and parameter.ndim > 1}
 
 
-def per_class_accuracy(logits, labels, num_classes):
-    """The share of each class's pictures that is recognised, (K,); NaN for a class without pictures."""
-    right = (logits.argmax(dim=1) == labels).float()
-    return torch.stack([right[labels == k].mean() for k in range(num_classes)])
+def mixed_cross_entropy(logits, shares):
+    """The cross-entropy of labels that are shares of the classes: (B, K) and (B, K) -> one number."""
+    return -(shares * logits.log_softmax(dim=1)).sum(dim=1).mean()
 
 
-@check("loss_at_start")
-def check_loss_at_start(answer):
-    try:
-        number = float(answer)
-    except (TypeError, ValueError):
-        raise NotYet(f"expected a number, such as math.log(10), but got {answer!r}.") from None
-    diagnoses = {
-        math.log(10): "that is the loss for ten classes; CIFAR-100 has a hundred.",
-        math.log10(100): "the loss uses the natural logarithm: math.log, not math.log10.",
-        math.log2(100): "the loss uses the natural logarithm: math.log, not math.log2.",
-        math.log(0.01): "right but for its sign: the loss is minus the logarithm of the probability.",
-        0.01: "that is the probability of the true class; the loss is minus its logarithm.",
-        100: "that is the number of classes. What probability does each get?",
-    }
-    for wrong, words in diagnoses.items():
-        if abs(number - wrong) < 0.006:
-            raise NotYet(words)
-    if not abs(number - math.log(100)) <= 0.006:  # this refuses NaN too
-        raise NotYet(f"{number:.4g} is not it. Each class gets probability 1/100; take minus its logarithm.")
-    return "ln 100 = 4.61, since each of the 100 classes gets probability 1/100."
+def without_one(recipe, work):
+    """The same recipe with AdamW in place of Muon. The cost of a picture stays, and so does `epochs`."""
+    return {**recipe, "optimizer": "adamw"}
+
+
+@check("mixed_cross_entropy")
+def check_mixed_cross_entropy(answer):
+    num_classes = int(torch.randint(3, 9, ()))
+    number = num_classes + int(torch.randint(1, 5, ()))  # not the same: an axis is not taken for the other
+    logits = (3 * torch.randn(number, num_classes)).requires_grad_()
+    shares = (2 * torch.randn(number, num_classes)).softmax(dim=1)
+    got = unchanged(answer, logits, shares)
+    need(got)
+    if isinstance(got, float):
+        raise NotYet("give a tensor: a Python number, as .item() makes it, has no gradient.")
+    each = logits.logsumexp(dim=1) - (shares * logits).sum(dim=1)  # the same, since shares sum to 1
+    p, right = logits.softmax(dim=1), each.mean()
+    twice = -(shares * p.log_softmax(dim=1)).sum(dim=1).mean()
+    by_column = -(shares * logits.log_softmax(dim=0)).sum(dim=1).mean()
+    evenly = -logits.log_softmax(dim=1)
+    unused = "the shares are not used: each logarithm must be multiplied by its share."
+    explain(
+        got,
+        (each, "there is one loss for each picture: take their mean."),
+        (twice, "softmax was taken twice. log_softmax and cross_entropy take logits, not probabilities."),
+        (-right, "right but for its sign: the loss is minus the logarithm."),
+        (each.sum(), "that is the sum over the batch. Take the mean: a step must not grow with the batch."),
+        (
+            right / num_classes,
+            "you took the mean over the classes, too. Sum over the classes, then take the mean of the batch.",
+        ),
+        (by_column, "softmax runs over the batch: the classes of one picture lie along dim=1."),
+        (
+            cross_entropy(logits, shares.argmax(dim=1)),
+            "only the class of the largest share counts. The other shares are lost.",
+        ),
+        (evenly.mean(), unused),
+        (evenly.sum(dim=1).mean(), unused),
+        (-(p * shares.log()).sum(dim=1).mean(), "shares and probabilities have changed places."),
+        (-(shares * p).sum(dim=1).mean(), "the logarithm is missing."),
+        (-(shares * logits).sum(dim=1).mean(), "the softmax is missing: logits are no probabilities."),
+        (right / math.log(10), "the loss uses the natural logarithm: torch.log, not log10."),
+        (right / math.log(2), "the loss uses the natural logarithm: torch.log, not log2."),
+    )
+    equal("your loss", got, right)
+    reached("your loss", got, {"the logits": logits})
+    large = 1000 * logits.detach()
+    got, right = answer(large.clone(), shares), (large.logsumexp(dim=1) - (shares * large).sum(dim=1)).mean()
+    if not got.isfinite():
+        raise NotYet(
+            f"right for small logits, but for logits of several thousand it is {got.item()}: exp(1000) is "
+            "infinite, and log(0) too. log_softmax takes the largest logit away first."
+        )
+    equal("your loss of large logits", got, right)
+    return "minus the mean logarithm, weighed by the shares; from logits, however large."
 
 
 @check("decayed_names")
@@ -171,58 +208,81 @@ def judge_factors(values, warmup_steps, total):
     equal("your factor", got, right, diagnoses=[*diagnoses, (got, unknown)])
 
 
-@check("per_class_accuracy")
-def check_per_class_accuracy(answer):
-    num_classes, number = int(torch.randint(3, 8, ())), int(torch.randint(150, 250, ()))
-    # Classes of unequal size, some better known than others: no two kinds of share are alike by chance.
-    labels = torch.randint(num_classes, (2, number)).amin(dim=0)
-    labels[:num_classes] = torch.arange(num_classes)
-    logits = torch.randn(number, num_classes)
-    logits[torch.arange(number), labels] += 3 * torch.rand(num_classes)[labels]
-    guesses = logits.max(dim=1).indices
-    pairs = list(zip(labels.tolist(), guesses.tolist(), strict=True))
-    right = torch.tensor([float(pairs.count((k, k))) for k in range(num_classes)])
-    of_class, guessed = labels.bincount(minlength=num_classes), guesses.bincount(minlength=num_classes)
-    wanted = right / of_class
-    diagnoses = [
-        (right, "these are counts; divide each by the number of pictures of its class."),
-        (
-            right / guessed,
-            "you divided by how often the model says each class (that is the precision). Divide by how many "
-            "pictures of each class there are.",
-        ),
-        (right / number, "you divided by the number of all pictures. Divide by those of each class."),
-        (
-            (right.sum() / number).expand(num_classes),
-            "every class has the overall accuracy: pick the pictures of each class first.",
-        ),
-        (
-            (number - of_class - guessed + 2 * right) / number,
-            "you also counted pictures of other classes, as right where the model does not say this class. "
-            "Pick the pictures of each class first.",
-        ),
-        (guessed / of_class, "you counted how often the model says each class, right or wrong."),
-        (1 - wanted, "this is the share of errors: one minus the accuracy."),
-        (100 * wanted, "these are percentages; give shares from 0 to 1."),
-    ]
-    got = unchanged(lambda logits, labels: answer(logits, labels, num_classes), logits, labels)
+# What comes in place of an ingredient when it is taken away.
+INGREDIENTS = {"optimizer": "adamw", "whiten": False, "image_sizes": (), "warmup": 0.0, "flip": False}
+
+
+@check("without_one")
+def check_without_one(answer):
+    for _ in range(2):  # the second time with other numbers: a number written down does not pass
+        verified = judge_recipe(answer)
+    return verified
+
+
+def judge_recipe(answer):
+    recipe = {"epochs": int(torch.randint(4, 20, ())), "batch_size": 32, "learning_rate": 1e-3,
+              "optimizer": "muon", "muon_learning_rate": 0.01, "whiten": True, "warmup": 0.05, "flip": True,
+              "image_sizes": ((0.5, 16), (0.75, 24)), "shift": 0}  # fmt: skip
+    work = {16: 0.15 + 0.1 * torch.rand(()).item(), 24: 0.45 + 0.15 * torch.rand(()).item(), 32: 1.0}
+    given = dict(recipe)
+    got = answer(given, dict(work))
     need(got)
-    equal("the accuracy of each class", as_float32(got), wanted, diagnoses=diagnoses)
-
-    absent = int(torch.randint(num_classes, ()))
-    there = torch.arange(num_classes) != absent
-    try:
-        got = as_float32(answer(logits[labels != absent], labels[labels != absent], num_classes))
-    except ZeroDivisionError:
+    if given != recipe:
         raise NotYet(
-            "a class without pictures stops your code: Python's 0/0 is an error. In torch, 0/0 is NaN."
-        ) from None
-    equal("with one class absent, the accuracy of the others", got[there], wanted[there])
-    if not got[absent].isnan():
-        raise NotYet(f"a class without pictures gets {got[absent]:g}, but 0 right of 0 is unknown: NaN.")
-    return "the right answers of each class, divided by its pictures; NaN where there are none."
+            "your code changes the recipe itself, and then there is nothing left to compare with. "
+            "Make a copy first: dict(recipe), or {**recipe, ...}."
+        )
+    if not isinstance(got, dict):
+        raise NotYet(f"give a dict of settings, as recipe is one; yours is of type {type(got).__name__}.")
+    try:
+        before, after = asdict(TrainingConfig(**recipe)), asdict(TrainingConfig(**got))
+    except (TypeError, ValueError) as error:
+        raise NotYet(f"TrainingConfig(**settings) refuses your settings: {error}") from None
+    changed = sorted(name for name in before if before[name] != after[name] and name != "epochs")
+    if "minutes" in changed:
+        raise NotYet("keep the budget in epochs: minutes depend on what else the machine is doing.")
+    if not changed:
+        for name in recipe.keys() - got.keys():
+            raise NotYet(
+                f"without a word about {name}, TrainingConfig takes its default, {after[name]!r}: nothing "
+                "was taken away. Say what comes in its place."
+            )
+        raise NotYet("nothing was taken away: all settings but epochs are as they were.")
+    if len(changed) > 1:
+        raise NotYet(
+            f"{len(changed)} settings differ: {', '.join(changed)}. If the accuracy changes, nobody can say "
+            "which of them did it. Change one."
+        )
+    (name,) = changed
+    if name not in INGREDIENTS:
+        raise NotYet(
+            f"{name} has another value, which is no ingredient less. Take away one of "
+            f"{', '.join(INGREDIENTS)}."
+        )
+    if after[name] != INGREDIENTS[name]:
+        raise NotYet(
+            f"{name} is {after[name]!r} now, another dose. To take it away, make it {INGREDIENTS[name]!r}."
+        )
+    judge_cost(name, before, after, work)
+    return f"one thing less ({name}), at the same cost."
 
 
-def as_float32(got):
-    """Nothing is computed from an accuracy: any type of number will do, and counts get their diagnosis."""
-    return got.float() if torch.is_tensor(got) else got
+def judge_cost(name, before, after, work):
+    """The same compute: passes times the work of an average picture."""
+    small = 0.5 * work[16] + 0.25 * work[24] + 0.25 * work[32]
+    ratio = after["epochs"] / before["epochs"] / (small if name == "image_sizes" else 1)
+    if abs(ratio - 1) < 0.01:
+        return
+    if name != "image_sizes":
+        raise NotYet(
+            f"epochs changed from {before['epochs']} to {after['epochs']:g}. The pictures are as large as "
+            "before, so the same number of passes costs the same."
+        )
+    why = {
+        1 / small: "Every picture is large now, and costs more. So how many passes are left?",
+        1 / small**2: "More passes over larger pictures: multiply by the work of an average picture, "
+        "do not divide.",
+    }
+    hint = next((words for wrong, words in why.items() if abs(ratio / wrong - 1) < 0.01), "")
+    hint = hint or "epochs need not be whole: take the work of an average picture, and do not round."
+    raise NotYet(f"yours costs {ratio:.2f} times as much as the recipe. {hint}")
