@@ -12,7 +12,7 @@ from checking import judged_against
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from vitlib import VisionTransformer, checks, training, vit_cifar
+from vitlib import VisionTransformer, training, vit_cifar
 from vitlib.checks import TODO
 from vitlib.checks import training as lesson
 
@@ -115,6 +115,13 @@ def takes_rounded_warmup_as_steps(step, total_steps, warmup):
     return takes_warmup_as_steps(step, total_steps, max(1, round(warmup)))
 
 
+def warms_up_for(steps_of):
+    """A wrong answer: the warm-up is not rounded, or is rounded down."""
+    return lambda step, total_steps, warmup: takes_warmup_as_steps(
+        step, total_steps, steps_of(warmup * total_steps)
+    )
+
+
 def divides_by(steps_of):
     """A wrong answer: the cosine's progress is divided by another number of steps."""
 
@@ -130,6 +137,8 @@ def divides_by(steps_of):
 WRONG_FACTORS = {
     "warmup is a share": takes_warmup_as_steps,
     "share of all steps, not a number": takes_rounded_warmup_as_steps,
+    "round it to a whole number of steps": warms_up_for(lambda exact: exact),
+    ": round it to a whole number": warms_up_for(int),
     "divided by total_steps. Divide": divides_by(lambda total, warmup_steps: total),
     "the last step gets a rate of 0": divides_by(lambda total, warmup_steps: total - warmup_steps - 1),
     "there is no warm-up": lambda step, total, warmup: right_fall(step / total),
@@ -201,39 +210,39 @@ WRONG_LOSSES = {
 # --- without_one -----------------------------------------------------------------------------------------
 
 
-def without_muon(recipe, work):
+def without_muon(recipe, cost):
     changed = dict(recipe)
     changed["optimizer"] = "adamw"
     return changed
 
 
-def without_whitening(recipe, work):
+def without_whitening(recipe, cost):
     return {name: value for name, value in recipe.items() if name != "whiten"}  # the default is False
 
 
-def without_small_pictures(recipe, work):
+def without_small_pictures(recipe, cost):
     passes, begin = 0.0, 0.0
     for end, size in (*recipe["image_sizes"], (1.0, 32)):
-        passes += (end - begin) * work[size] * recipe["epochs"]
+        passes += (end - begin) * cost[size] * recipe["epochs"]
         begin = end
     return recipe | {"image_sizes": [], "epochs": passes}
 
 
 def changing(**values):
     """An answer that gives some settings another value, whatever the recipe."""
-    return lambda recipe, work: {**recipe, **values}
+    return lambda recipe, cost: {**recipe, **values}
 
 
-def mutating(recipe, work):
+def mutating(recipe, cost):
     recipe["optimizer"] = "adamw"
     return recipe
 
 
 def passes(number):
-    """Without small pictures, with so many passes: a function of the passes and the mean work."""
+    """Without small pictures, with so many passes: a function of the passes and the mean cost."""
 
-    def answer(recipe, work):
-        average = 0.5 * work[16] + 0.25 * work[24] + 0.25 * work[32]
+    def answer(recipe, cost):
+        average = 0.5 * cost[16] + 0.25 * cost[24] + 0.25 * cost[32]
         return {**recipe, "image_sizes": (), "epochs": number(recipe["epochs"], average)}
 
     return answer
@@ -241,7 +250,7 @@ def passes(number):
 
 WRONG_RECIPES = {
     "nothing was taken away: all settings": changing(),
-    "takes its default, 'muon': nothing was taken away": lambda recipe, work: {
+    "takes its default, 'muon': nothing was taken away": lambda recipe, cost: {
         name: value for name, value in recipe.items() if name != "optimizer"
     },
     "2 settings differ: optimizer, whiten": changing(optimizer="adamw", whiten=False),
@@ -249,14 +258,15 @@ WRONG_RECIPES = {
     "batch_size has another value, which is no ingredient less": changing(batch_size=64),
     "another dose": changing(warmup=0.01),
     "image_sizes is ((0.5, (16, 16)),) now": changing(image_sizes=((0.5, 16),)),
+    "with large pictures throughout it is ()": changing(image_sizes=None),
     "So how many passes are left?": changing(image_sizes=()),
-    "multiply by the work of an average picture, do not divide": passes(lambda epochs, mean: epochs / mean),
+    "multiply by the cost of an average picture, do not divide": passes(lambda epochs, mean: epochs / mean),
     "times as much as the recipe. epochs need not be whole": passes(lambda epochs, mean: epochs / 3),
-    "the same number of passes costs the same": lambda recipe, work: {
+    "the same number of passes costs the same": lambda recipe, cost: {
         **recipe, "whiten": False, "epochs": 2 * recipe["epochs"]
     },
     "your code changes the recipe itself": mutating,
-    "give a dict of settings": lambda recipe, work: "optimizer",
+    "give a dict of settings": lambda recipe, cost: "optimizer",
     "unexpected keyword argument 'muon'": changing(muon=False),
     "refuses your settings: optimizer must be one of adamw, muon, got 'sgd'": changing(optimizer="sgd"),
     "keep the budget in epochs": changing(minutes=1, epochs=None, whiten=False),
@@ -338,18 +348,6 @@ def test_vitlib_decays_what_the_exercise_asks_for(model):
 
 
 LESSON = Path(__file__).parents[1] / "notebooks/src/07_train_cifar10.py"
-
-
-def test_the_lessons_own_solutions_pass(capsys):
-    """What a learner unfolds must be right, and must be called as the lesson calls it."""
-    names = {"math": math, "torch": torch}
-    for cell in jupytext.read(LESSON, fmt="py:percent").cells:
-        if "solution" in cell.metadata.get("tags", []):
-            exec(cell.source, names)
-    for name in REFERENCES:
-        checks.use(names[f"{name}_solution"], REFERENCES[name])
-    said = capsys.readouterr().out
-    assert said.count("[ok]") == 4, said
 
 
 def test_the_lesson_trains_the_measured_recipe():

@@ -1,4 +1,8 @@
-"""Stored runs are read as lessons quote them."""
+"""Stored runs are read as lessons and README quote them."""
+
+import re
+import statistics
+from pathlib import Path
 
 from vitlib import results
 
@@ -20,3 +24,12 @@ def test_only_the_runs_that_are_asked_for_count():
     assert results.over_seeds(RUNS, "test", share=0.05) == {"ours": [0.2]}
     assert results.over_seeds(RUNS, "test", recipe="ours", share=1.0) == {"ours": [0.5, 0.6]}
     assert results.over_seeds(RUNS, share=0.2) == {}
+
+
+def test_readme_quotes_the_stored_runs():
+    """An accuracy of five minutes in the README that no runs have, or that of the best seed."""
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    quoted = re.search(r"five minutes .* test accuracy of (\d+\.\d) % \(mean of\s+three seeds\)", text)
+    runs = results.load("training")["runs"]
+    reached = results.over_seeds(runs, "test", recipe="ours", budget="5 min", share=1.0)["ours"]
+    assert len(reached) == 3 and quoted[1] == f"{100 * statistics.mean(reached):.1f}"

@@ -23,7 +23,7 @@ def mixed_cross_entropy(logits, shares):
     return -(shares * logits.log_softmax(dim=1)).sum(dim=1).mean()
 
 
-def without_one(recipe, work):
+def without_one(recipe, cost):
     """The same recipe with AdamW in place of Muon. The cost of a picture stays, and so does `epochs`."""
     return {**recipe, "optimizer": "adamw"}
 
@@ -126,14 +126,16 @@ def judge_names(got, wanted, parameters):
 
 @check("learning_rate_factor")
 def check_learning_rate_factor(answer):
-    for _ in range(3):
+    for rounded in (0, 0.3, -0.3):  # whole at first: a wrong curve is told before a missing round
         warmup_steps, total = int(torch.randint(3, 9, ())), 20 * int(torch.randint(2, 9, ()))
-        values = [answer(step, total, warmup_steps / total) for step in range(total)]
-        judge_factors(values, warmup_steps, total)
+        warmup = (warmup_steps + rounded) / total
+        values = [answer(step, total, warmup) for step in range(total)]
+        judge_factors(values, warmup, total)
     return "a straight rise to 1, then half a cosine down to 0."
 
 
-def judge_factors(values, warmup_steps, total):
+def judge_factors(values, warmup, total):
+    warmup_steps = round(warmup * total)
     if all(value is values[0] for value in values):
         need(values[0])
     for step, value in enumerate(values):
@@ -150,13 +152,17 @@ def judge_factors(values, warmup_steps, total):
 
     right = after_warmup((half_turn / 2).cos() ** 2)  # the same as (1 + cos) / 2
     all_along = (math.pi / 2 * step / total).cos() ** 2
-    as_steps = []  # what comes out where warmup itself, or 1 after rounding it, is taken as a number of steps
-    for steps in (warmup_steps / total, 1):
+
+    def with_steps(steps):
         falling = (math.pi / 2 * (step - steps) / (total - steps)).cos() ** 2
-        as_steps.append(torch.where(step < steps, (step + 1) / steps, falling))
+        return torch.where(step < steps, (step + 1) / steps, falling)
+
     share = "warmup is a share of all steps, not a number of steps: max(1, round(warmup * total_steps))."
+    exact = warmup * total
+    whole = f"warmup * total_steps is {exact:.1f}: round it to a whole number of steps, {warmup_steps}."
     diagnoses = [
-        *((wrong, share) for wrong in as_steps),
+        *((with_steps(steps), share) for steps in (warmup, 1)),  # as it is, and 1 after rounding it
+        *((with_steps(steps), whole) for steps in (exact, int(exact), math.ceil(exact))),
         (all_along, "there is no warm-up: step 0 already gets the full rate."),
         (
             after_warmup(all_along),
@@ -223,9 +229,9 @@ def judge_recipe(answer):
     recipe = {"epochs": int(torch.randint(4, 20, ())), "batch_size": 32, "learning_rate": 1e-3,
               "optimizer": "muon", "muon_learning_rate": 0.01, "whiten": True, "warmup": 0.05, "flip": True,
               "image_sizes": ((0.5, 16), (0.75, 24)), "shift": 0}  # fmt: skip
-    work = {16: 0.15 + 0.1 * torch.rand(()).item(), 24: 0.45 + 0.15 * torch.rand(()).item(), 32: 1.0}
+    cost = {16: 0.15 + 0.1 * torch.rand(()).item(), 24: 0.45 + 0.15 * torch.rand(()).item(), 32: 1.0}
     given = dict(recipe)
-    got = answer(given, dict(work))
+    got = answer(given, dict(cost))
     need(got)
     if given != recipe:
         raise NotYet(
@@ -234,6 +240,8 @@ def judge_recipe(answer):
         )
     if not isinstance(got, dict):
         raise NotYet(f"give a dict of settings, as recipe is one; yours is of type {type(got).__name__}.")
+    if got.get("image_sizes", ()) is None:
+        raise NotYet("image_sizes is None; with large pictures throughout it is ().")
     try:
         before, after = asdict(TrainingConfig(**recipe)), asdict(TrainingConfig(**got))
     except (TypeError, ValueError) as error:
@@ -263,13 +271,13 @@ def judge_recipe(answer):
         raise NotYet(
             f"{name} is {after[name]!r} now, another dose. To take it away, make it {INGREDIENTS[name]!r}."
         )
-    judge_cost(name, before, after, work)
+    judge_cost(name, before, after, cost)
     return f"one thing less ({name}), at the same cost."
 
 
-def judge_cost(name, before, after, work):
-    """The same compute: passes times the work of an average picture."""
-    small = 0.5 * work[16] + 0.25 * work[24] + 0.25 * work[32]
+def judge_cost(name, before, after, cost):
+    """The same compute: passes times the cost of an average picture."""
+    small = 0.5 * cost[16] + 0.25 * cost[24] + 0.25 * cost[32]
     ratio = after["epochs"] / before["epochs"] / (small if name == "image_sizes" else 1)
     if abs(ratio - 1) < 0.01:
         return
@@ -280,9 +288,9 @@ def judge_cost(name, before, after, work):
         )
     why = {
         1 / small: "Every picture is large now, and costs more. So how many passes are left?",
-        1 / small**2: "More passes over larger pictures: multiply by the work of an average picture, "
+        1 / small**2: "More passes over larger pictures: multiply by the cost of an average picture, "
         "do not divide.",
     }
     hint = next((words for wrong, words in why.items() if abs(ratio / wrong - 1) < 0.01), "")
-    hint = hint or "epochs need not be whole: take the work of an average picture, and do not round."
+    hint = hint or "epochs need not be whole: take the cost of an average picture, and do not round."
     raise NotYet(f"yours costs {ratio:.2f} times as much as the recipe. {hint}")
