@@ -2,14 +2,16 @@
 
 import importlib.util
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 
-from vitlib import results
-from vitlib.training import TrainingConfig
+from vitlib import results, vit_cifar
+from vitlib.data import shapes
+from vitlib.training import TrainingConfig, evaluate, train
 
 PATH = Path(__file__).parents[1] / "benchmarks" / "training.py"
 spec = importlib.util.spec_from_file_location("training_benchmark", PATH)
@@ -63,10 +65,57 @@ def test_the_network_takes_pictures_of_any_size():
     assert training.SmallResNet(num_classes=7)(torch.randn(2, 3, 20, 33)).shape == (2, 7)
 
 
+def run_main(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["training.py", *map(str, arguments)])
+    training.main()
+    return json.loads(training.RESULTS.read_text())["runs"]
+
+
+def test_a_run_from_the_command_line(monkeypatch, tmp_path):
+    """Some classes left out of a share, test accuracy of other pictures, another budget than the one given,
+    one run stored twice, or a stored one lost.
+    """
+    given, splits = [], {"train": 400, "validation": 30, "test": 50}
+
+    def pictures(split):
+        data = shapes(split, splits[split])
+        return data[data.labels.argsort(stable=True)]  # class by class, as CIFAR-10 is read
+
+    def noted(model, data, *rest):
+        given.append(("train", data.labels.bincount().tolist()))
+        return train(model, data, *rest)
+
+    def measured(model, data, *rest):
+        given.append(("measure", len(data)))
+        return evaluate(model, data, *rest)
+
+    for name, value in {"RESULTS": tmp_path / "runs.json", "RUNS": tmp_path, "cifar10": pictures,
+                        "train": noted, "evaluate": measured}.items():  # fmt: skip
+        monkeypatch.setattr(training, name, value)
+    small = lambda: vit_cifar(embed_dim=12, depth=1, num_heads=2, patch_size=8)  # noqa: E731
+    monkeypatch.setitem(training.RECIPES, "small", (small, {"batch_size": 20, "image_sizes": ((0.5, 16),)}))
+    line = ["small", "--gmac", 0.02, "--share", 0.2, "--precision", "fp32", "--seeds", 3]
+    (first,) = run_main(monkeypatch, *line)
+    assert given == [("train", [8] * 10), ("measure", 30)]
+    assert first["images"] == first["steps"] * 20 and first["precision"] == "fp32"
+    assert first["gmac"] == first["curve"][-1]["gmac"]
+    full, quarter = (training.gmac_per_image(small().resize(size)) for size in (32, 16))
+    assert first["images"] * (full + quarter) / 2 == pytest.approx(0.02, rel=0.2)
+    assert run_main(monkeypatch, *line) == [first] and len(given) == 2  # stored: not trained again
+    with_test = run_main(monkeypatch, *line, "--test")
+    assert len(with_test) == 1 and given[-2:] == [("measure", 30), ("measure", 50)]
+    assert with_test[0]["validation"] == first["validation"] and 0 <= with_test[0]["test"] <= 1
+    other = run_main(monkeypatch, *line[:-1], 4)
+    assert other[0] == with_test[0] and [run["seed"] for run in other] == [3, 4]
+
+
 @pytest.mark.skipif(not training.RESULTS.exists(), reason="no stored runs")
 def test_stored_runs_are_of_these_recipes():
-    """Fails where a recipe was changed and its runs were not made again."""
-    for run in results.load("training")["runs"]:
+    """Fails where a recipe was changed and its runs were not made again, or where a run is stored twice."""
+    runs = results.load("training")["runs"]
+    names = [tuple(run[name] for name in ("recipe", "budget", "share", "seed")) for run in runs]
+    assert len(set(names)) == len(names)
+    for run in runs:
         build, options = training.RECIPES[run["recipe"]]
         config = json.loads(json.dumps(asdict(TrainingConfig(**options, epochs=1, seed=run["seed"]))))
         free = ("epochs", "minutes", "precision")  # they come from the command line

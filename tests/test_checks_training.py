@@ -2,6 +2,7 @@
 
 import ast
 import math
+import operator
 import runpy
 from pathlib import Path
 
@@ -54,7 +55,10 @@ WRONG_NAMES = {
     "projection.weight is missing. It has four axes": lambda m: [
         n for n, p in m.named_parameters() if p.ndim == 2
     ],
-    "such as head.weight": lambda m: by_axes(m) - {"head.weight"},
+    "head.weight is missing: the weight of a linear map": lambda m: by_axes(m) - {"head.weight"},
+    "encoder.blocks.0.attention.output.weight and 1 more are missing: each is the": lambda m: [
+        n for n in by_axes(m) if n not in ("head.weight", "encoder.blocks.0.attention.output.weight")
+    ],
     "empty": lambda m: [],
     "give the names": lambda m: [p for p in m.parameters() if p.ndim in (2, 4)],
     "has no 'tail'": lambda m: ["tail"],
@@ -77,7 +81,7 @@ def factor_by_squares(step, total_steps, warmup):
 
 
 def factor_by_torch(step, total_steps, warmup):
-    warmup_steps = round(warmup * total_steps)
+    warmup_steps = max(1, round(warmup * total_steps))
     fall = (1 + torch.linspace(0, torch.pi, total_steps - warmup_steps + 1).cos()) / 2
     return torch.cat([torch.arange(1, warmup_steps + 1) / warmup_steps, fall])[step]
 
@@ -134,16 +138,42 @@ def divides_by(steps_of):
     return factor
 
 
+def one_step_longer(step, total_steps, warmup):
+    warmup_steps = max(1, round(warmup * total_steps))
+    if step <= warmup_steps:
+        return (step + 1) / warmup_steps
+    return right_fall((step - warmup_steps) / (total_steps - warmup_steps))
+
+
+def right_at_first(right):
+    """A wrong answer that goes on with the numbers of its first call, as one written down does."""
+    seen = []
+
+    def factor(step, *numbers):
+        seen.append(numbers)
+        return right(step, *seen[0])
+
+    return factor
+
+
 WRONG_FACTORS = {
     "warmup is a share": takes_warmup_as_steps,
     "share of all steps, not a number": takes_rounded_warmup_as_steps,
     "round it to a whole number of steps": warms_up_for(lambda exact: exact),
     ": round it to a whole number": warms_up_for(int),
+    "round it to a whole": warms_up_for(math.ceil),
+    "warmup 0 leaves one step of warm-up: max(1, round(": warms_up_for(round),
+    "your factor": right_at_first(training.learning_rate_factor),
+    "gives a text": lambda *inputs: f"{training.learning_rate_factor(*inputs)}",
     "divided by total_steps. Divide": divides_by(lambda total, warmup_steps: total),
     "the last step gets a rate of 0": divides_by(lambda total, warmup_steps: total - warmup_steps - 1),
     "there is no warm-up": lambda step, total, warmup: right_fall(step / total),
     "running since step 0": ignores_warmup_in_the_cosine,
     "step 0 gets a rate of 0": schedule(right_fall, lambda step, warmup_steps: step / warmup_steps),
+    "so that its batch teaches nothing. Step 0": schedule(math.cos, lambda step, steps: step / steps),
+    "all steps of the warm-up get the full rate": schedule(right_fall, lambda step, warmup_steps: 1),
+    "Ask for step < warmup_steps, not <=": one_step_longer,
+    "the ½ is missing": schedule(lambda x: 1 + math.cos(math.pi * x)),
     "half is negative": schedule(lambda x: math.cos(math.pi * x)),
     "falls and rises again": schedule(lambda x: right_fall(2 * x)),
     "radians": schedule(lambda x: (1 + math.cos(180 * x)) / 2),
@@ -174,15 +204,30 @@ def loss_by_einsum(logits, shares):
     return -torch.einsum("bk,bk->", shares, nn.functional.log_softmax(logits, -1)) / logits.shape[0]
 
 
-def with_p(formula):
+def with_p(formula, softmax=lambda z: z.softmax(dim=1)):
     """A wrong answer: some formula of the probabilities and the shares, then the mean over the batch."""
-    return lambda z, y: formula(z.softmax(dim=1), y).sum(dim=1).mean()
+    return lambda z, y: formula(softmax(z), y).sum(dim=1).mean()
 
 
 def changed_in_place(logits, shares):
     loss = lesson.mixed_cross_entropy(logits, shares)
     shares.log_()
     return loss
+
+
+def divides_by_the_first_batch():
+    seen = []
+
+    def loss(logits, shares):
+        seen.append(len(logits))
+        return -(shares * logits.log_softmax(dim=1)).sum() / seen[0]
+
+    return loss
+
+
+def log_softmax_after(shift):
+    """Right for small logits: the softmax is written out after `shift` of the logits."""
+    return with_p(lambda p, y: -y * p.log(), lambda z: shift(z).exp() / shift(z).exp().sum(dim=1)[:, None])
 
 
 WRONG_LOSSES = {
@@ -199,7 +244,17 @@ WRONG_LOSSES = {
     "the softmax is missing": lambda z, y: -(z * y).sum(dim=1).mean(),
     "not log10": with_p(lambda p, y: -y * p.log10()),
     "not log2": with_p(lambda p, y: -y * p.log2()),
-    "log_softmax takes the largest logit away": with_p(lambda p, y: -y * p.log()),
+    "you divide by 10. Take the mean": lambda z, y: -(y * z.log_softmax(dim=1)).sum() / 10,
+    "mixed_cross_entropy": divides_by_the_first_batch(),
+    "sum over dim=1, one loss a picture": lambda z, y: -(y * z.log_softmax(dim=1)).sum(dim=0).mean(),
+    "logits come first": lambda z, y: cross_entropy(y, z),
+    "softmax was taken of the shares": lambda z, y: cross_entropy(z, y.softmax(dim=1)),
+    "log_softmax takes the largest logit of each row away": with_p(lambda p, y: -y * p.log()),
+    "exp(1000) is infinite": log_softmax_after(lambda z: z),
+    "the largest logit of each row": log_softmax_after(lambda z: z - z.max()),
+    "a small number added to p, keeps it finite, but changes": with_p(lambda p, y: -y * (p + 1e-9).log()),
+    "a clamp, or a small number": with_p(lambda p, y: -y * p.clamp(min=1e-9).log()),
+    "a clamp, or": log_softmax_after(lambda z: z.clamp(-50, 50)),
     "no gradient flows": lambda z, y: cross_entropy(z.detach(), y),
     "has no gradient": lambda z, y: cross_entropy(z, y).item(),
     "changes the tensor that it is given": changed_in_place,
@@ -238,12 +293,22 @@ def mutating(recipe, cost):
     return recipe
 
 
-def passes(number):
+def passes(number, shares=(0.5, 0.25, 0.25)):
     """Without small pictures, with so many passes: a function of the passes and the mean cost."""
 
     def answer(recipe, cost):
-        average = 0.5 * cost[16] + 0.25 * cost[24] + 0.25 * cost[32]
+        average = sum(share * cost[size] for share, size in zip(shares, (16, 24, 32), strict=True))
         return {**recipe, "image_sizes": (), "epochs": number(recipe["epochs"], average)}
+
+    return answer
+
+
+def passes_of_the_first_recipe():
+    seen = []
+
+    def answer(recipe, cost):
+        seen.append(without_small_pictures(recipe, cost)["epochs"])
+        return {**recipe, "image_sizes": (), "epochs": seen[0]}
 
     return answer
 
@@ -261,7 +326,16 @@ WRONG_RECIPES = {
     "with large pictures throughout it is ()": changing(image_sizes=None),
     "So how many passes are left?": changing(image_sizes=()),
     "multiply by the cost of an average picture, do not divide": passes(lambda epochs, mean: epochs / mean),
-    "times as much as the recipe. epochs need not be whole": passes(lambda epochs, mean: epochs / 3),
+    "as much as the recipe. epochs need not be whole": passes(lambda epochs, mean: round(epochs * mean)),
+    "do not round": passes(lambda epochs, mean: int(epochs * mean)),
+    "times as much as the recipe. Compute the cost": passes(lambda epochs, mean: epochs / 3),
+    "from the `cost` that is given": passes(lambda epochs, mean: epochs * 0.500098),  # the notebook's average
+    "each size with its share of the steps": passes(operator.mul, (1 / 3, 1 / 3, 1 / 3)),
+    "with its share of the steps": passes(operator.mul, (1, 0, 0)),
+    "says when a size ends, not how long it lasts": passes(operator.mul, (0.5, 0.75, 0.25)),
+    "yours costs 1.05 times as much": passes(lambda epochs, mean: 1.05 * epochs * mean),
+    "yours costs": passes_of_the_first_recipe(),
+    "your dict has only whiten: the recipe's other settings": lambda recipe, cost: {"whiten": False},
     "the same number of passes costs the same": lambda recipe, cost: {
         **recipe, "whiten": False, "epochs": 2 * recipe["epochs"]
     },
@@ -279,7 +353,11 @@ RIGHT = {
     "decayed_names": [by_modules, by_axes, by_exclusion],
     "learning_rate_factor": [factor_by_squares, factor_by_torch],
     "mixed_cross_entropy": [loss_by_loops, loss_by_einsum, cross_entropy],
-    "without_one": [without_muon, without_whitening, without_small_pictures, changing(warmup=0, flip=True)],
+    "without_one": [
+        *(without_muon, without_whitening, without_small_pictures, changing(warmup=0, flip=True)),
+        changing(optimizer="adamw", muon_learning_rate=None),
+        passes(lambda epochs, mean: round(epochs * mean, 2)),
+    ],
 }
 WRONG = {
     "decayed_names": WRONG_NAMES,

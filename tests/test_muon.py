@@ -41,6 +41,14 @@ def test_a_matrix_without_gradient_stays():
     assert not torch.equal(first, before[0]) and torch.equal(second, before[1])
 
 
+def test_no_gradient_at_all_is_no_step():
+    """0 / 0, and a weight of NaN: a part that the loss does not reach has a gradient of zeros."""
+    weight = torch.nn.Parameter(torch.ones(4, 5))
+    weight.grad = torch.zeros(4, 5)
+    Muon([weight], lr=0.1).step()
+    assert torch.equal(weight, torch.ones(4, 5))
+
+
 def test_directions_stay_and_lengths_even_out():
     """Fails where the iteration is another one: singular vectors must stay, values come near 1."""
     left, _ = torch.linalg.qr(torch.randn(24, 24))

@@ -21,7 +21,7 @@ from PIL import Image
 
 from vitlib import checkpoint, vit_cifar
 from vitlib.data import CIFAR10_CLASSES, shapes
-from vitlib.training import TrainingConfig
+from vitlib.training import TrainingConfig, evaluate
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -293,6 +293,44 @@ def test_training_in_parts_goes_on_from_the_weights_before(tmp_path):
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert [row["epoch"] for row in rows[::3]] == pytest.approx([1 / 3, 4 / 3, 7 / 3])
     assert [row["minutes"] for row in rows] == sorted(row["minutes"] for row in rows)
+    card = model_card.in_parts([asdict(config) for config in configs])
+    assert card.index("`epochs`: 2") < card.index("Part 2, from") < card.index("`epochs`: 1")
+    assert all(map(ship_checkpoint.is_finished, folders))
+    shutil.copy(folders[0] / "model.safetensors", folders[1])
+    assert not ship_checkpoint.is_finished(folders[1])  # 6 steps of 3
+
+
+def test_parts_of_the_shipped_recipe(monkeypatch):
+    """A second part that whitens again would undo what the first has learned; with its seed it would see the
+    same changes of the same pictures.
+    """
+    monkeypatch.setattr(ship_checkpoint, "cifar10", lambda split: split)
+    *_, (first, *later) = ship_checkpoint.recipe("cifar10")
+    assert first.whiten and not any(config.whiten for config in later)
+    assert len({config.seed for config in (first, *later)}) == 1 + len(later)
+
+
+def test_weights_are_measured_as_they_are_shipped(tmp_path, monkeypatch, capsys):
+    """An accuracy of the weights before they are rounded, or files of two models."""
+    seen = []
+    monkeypatch.setattr(checkpoint, "SHIPPED", tmp_path)
+    monkeypatch.setattr(model_card, "SHIPPED", tmp_path)
+
+    def measured(model, *rest):
+        seen.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
+        return evaluate(model, *rest)
+
+    monkeypatch.setattr(ship_checkpoint, "evaluate", measured)
+    data = shapes("train", 30)
+    model = vit_cifar(embed_dim=12, depth=1, num_heads=2)
+    configs = [TrainingConfig(epochs=1, batch_size=10, device="cpu", seed=seed) for seed in (0, 1)]
+    ship_checkpoint.ship("shapes", ship_checkpoint.train_in_parts(model, data, data, configs, tmp_path))
+    assert torch.equal(seen[0], seen[0].half().float()) and "test accuracy" in capsys.readouterr().out
+    loaded = checkpoint.load(tmp_path / "shapes.safetensors")
+    assert loaded.notes["steps"] == 6 and loaded.notes["training"]["seed"] == 1
+    assert [training["seed"] for training in loaded.notes["trained_before"]] == [0]
+    assert len((tmp_path / "shapes.csv").read_text().splitlines()) == 7
+    assert (tmp_path / "shapes_confusion.csv").exists()
 
 
 # --- the model card -----------------------------------------------------------------------------------------

@@ -200,6 +200,16 @@ def test_muon_gets_the_matrices_of_the_blocks():
 # --- batches ------------------------------------------------------------------------------------------------
 
 
+def test_some_pictures_are_of_every_class():
+    """The statistics of the first class taken for those of all pictures: they come sorted by class."""
+    images = torch.arange(60).view(60, 1, 1, 1).expand(60, 1, 2, 2).byte()
+    data = ImageData(images, torch.arange(60) // 20, ["a", "b", "c"])
+    config = TrainingConfig(epochs=1, mean=(0.0,), std=(1.0,))
+    some = training.Batches(data, 7, config, torch.device("cpu")).some(6)
+    labels = (255 * some[:, 0, 0, 0]).round().long() // 20
+    assert labels.bincount().tolist() == [2, 2, 2]
+
+
 def test_an_epoch_shows_each_picture_once():
     """A picture seen twice in an epoch, the same order in every epoch, labels that lose their pictures."""
     data = ImageData(torch.arange(38, dtype=torch.uint8).view(38, 1, 1, 1), torch.arange(38), ["one"])
@@ -403,7 +413,11 @@ def test_how_many_steps_fit(tmp_path, monkeypatch, minutes, evaluations, steps):
     ({"minutes": -1}, "minutes must be above 0"),
     ({"minutes": math.inf}, "finite"),
     ({"epochs": math.nan}, "got nan"),
-    ({"epochs": 1, "batch_size": 0}, "batch_size"),
+    ({"epochs": 1, "batch_size": 0}, "batch_size must be a whole number, at least 1; got 0"),
+    ({"epochs": 1, "batch_size": 2.5}, "batch_size"),
+    ({"epochs": 1, "batch_size": "128"}, "got '128'"),
+    ({"epochs": 1, "shift": -1}, "shift must be a whole number, at least 0"),
+    ({"epochs": 1, "muon_learning_rate": -1}, "muon_learning_rate must be above 0"),
     ({"epochs": 1, "learning_rate": -1e-3}, "learning_rate"),
     ({"epochs": 1, "clip_norm": 0}, "clip_norm"),
     ({"epochs": 1, "evaluations": 0}, "evaluations"),
@@ -540,11 +554,14 @@ def test_a_model_in_the_directory_is_not_overwritten(tmp_path):
 
 
 def test_other_pictures_are_another_run(tmp_path):
-    """As many pictures of the same classes, but not the same ones, taken for those of the run."""
+    """As many pictures of the same classes, but not the same ones or other labels, taken for the run's."""
     train(small_model(), TRAIN, VALIDATION, small_config(), tmp_path)
-    others = ImageData(255 - TRAIN.images, TRAIN.labels, TRAIN.classes)
-    with pytest.raises(ValueError, match="checksum of the pictures"):
-        train(small_model(), others, VALIDATION, small_config(), tmp_path)
+    for others in (
+        ImageData(255 - TRAIN.images, TRAIN.labels, TRAIN.classes),
+        ImageData(TRAIN.images, TRAIN.labels.flip(0), TRAIN.classes),
+    ):
+        with pytest.raises(ValueError, match="checksum"):
+            train(small_model(), others, VALIDATION, small_config(), tmp_path)
 
 
 def test_the_start_is_kept(tmp_path):
@@ -589,7 +606,7 @@ def test_history_and_configuration_on_disk(tmp_path, monkeypatch):
     about = json.loads((tmp_path / "config.json").read_text())
     assert about["training"]["seed"] == 5 and about["training"]["mean"] == [0.5, 0.5, 0.5]
     assert (about["precision"], about["total_steps"]) == ("fp32", 10)
-    checksum = about["data"].pop("checksum of the pictures")
+    checksum = about["data"].pop("checksum")
     assert about["data"] == {"pictures": 38, "classes": CLASSES} and checksum
     assert VisionTransformer(**about["model"]).config == small_model().config
     notes = checkpoint.load(tmp_path / "model.safetensors").notes
@@ -682,11 +699,34 @@ def test_small_pictures_count_in_the_budget(monkeypatch, tmp_path):
     assert model.config["image_size"] == (8, 8)
 
 
-@pytest.mark.parametrize("sizes", [((0.5, 4), (0.5, 8)), ((0.6, 4), (0.3, 8)), ((0, 4),), ((1, 4),)])
+@pytest.mark.parametrize("sizes", [
+    ((0.5, 4), (0.5, 8)), ((0.6, 4), (0.3, 8)), ((0, 4),), ((1, 4),),
+    (0.5, 4), ((4, 0.5),), ((0.5, "four"),),
+])  # fmt: skip
 def test_sizes_that_make_no_sense_are_refused(sizes):
-    """A phase without steps, or one that never ends."""
-    with pytest.raises(ValueError, match="image_sizes"):
+    """A phase without steps, or one that never ends; a comma forgotten, a pair turned round."""
+    with pytest.raises(ValueError, match="image_sizes are pairs"):
         small_config(image_sizes=sizes)
+
+
+def test_sizes_that_cannot_be_cut_are_refused_at_once(tmp_path):
+    """An error after half of the run."""
+    with pytest.raises(ValueError, match="6x6 pixels cannot be cut into patches of 4x4"):
+        train(small_model(), TRAIN, VALIDATION, small_config(image_sizes=((0.5, 4), (0.7, 6))), tmp_path)
+    assert not (tmp_path / "last.safetensors").exists()
+
+
+def test_an_error_among_small_pictures_leaves_a_model_of_full_size(tmp_path):
+    """A model that refuses the pictures it was built for when the same cell is run again."""
+    model, config = small_model(), small_config(image_sizes=((0.5, 4),))
+
+    def broken(history):
+        raise RuntimeError("the curves cannot be drawn")
+
+    with pytest.raises(RuntimeError):
+        train(model, TRAIN, VALIDATION, config, tmp_path, broken)
+    assert model.config["image_size"] == (8, 8)
+    assert train(model, TRAIN, VALIDATION, config, tmp_path).finished
 
 
 # --- a start from the statistics of the pictures ------------------------------------------------------------

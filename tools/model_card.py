@@ -156,8 +156,10 @@ def in_parts(configurations):
     parts = [f"{training_in_words(training)}\n\n{settings(training)}" for training in configurations]
     if len(parts) == 1:
         return parts[0]
-    begins = ["Part 1.", *(f"Part {number}, from the weights of the part before." for number in range(2, 9))]
-    return "\n\n".join(f"{begin} {part}" for begin, part in zip(begins, parts))
+    return "\n\n".join(
+        f"Part {number}{', from the weights of the part before' if number > 1 else ''}. {part}"
+        for number, part in enumerate(parts, 1)
+    )
 
 
 def training_in_words(training):

@@ -72,6 +72,11 @@ def train_in_parts(model, train_data, validation_data, configs, run):
     return folders
 
 
+def is_finished(folder):
+    planned = json.loads((folder / "config.json").read_text())["total_steps"]
+    return checkpoint.load(folder / "model.safetensors").notes["steps"] == planned
+
+
 def whole_history(folders):
     """The rows of all parts; step, epoch and minutes count on."""
     rows, before = [], {"step": 0, "epoch": 0.0, "minutes": 0.0}
@@ -123,4 +128,6 @@ if __name__ == "__main__":
     folders = [arguments.run]
     if not arguments.trained:
         folders = train_in_parts(*recipe(arguments.name), arguments.run)
+    elif not is_finished(arguments.run):
+        raise SystemExit(f"The run in {arguments.run} is not finished: go on with it first.")
     ship(arguments.name, folders)

@@ -27,10 +27,11 @@ from vitlib import checkpoint
 from vitlib.augmentation import cutmix, mixup, random_erasing, trivial_augment
 from vitlib.data import CIFAR10_MEAN, CIFAR10_STD, augment, normalize, shrink
 from vitlib.muon import Muon
-from vitlib.patch_embedding import as_pair, patchify
+from vitlib.patch_embedding import as_pair, patch_grid, patchify
 
 HISTORY_ROWS = 100  # how many points a curve of the training loss gets
 SHARES = ("warmup", "label_smoothing", "trivial_augment", "random_erasing", "mixup", "cutmix")
+ABOVE_ZERO = ("epochs", "minutes", "learning_rate", "muon_learning_rate", "clip_norm", "evaluations")
 SAVE_EVERY = 30  # seconds: what a power cut costs at most
 
 
@@ -80,16 +81,24 @@ class TrainingConfig:
             raise ValueError(
                 f"Give epochs or minutes, one of the two: epochs={self.epochs}, minutes={self.minutes}."
             )
-        self.image_sizes = tuple((float(share), as_pair(size)) for share, size in self.image_sizes)
-        shares = [share for share, _ in self.image_sizes]
-        if shares != sorted(set(shares)) or not all(0 < share < 1 for share in shares):
+        try:
+            self.image_sizes = tuple((float(share), as_pair(size)) for share, size in self.image_sizes)
+            shares = [share for share, _ in self.image_sizes]
+            if shares != sorted(set(shares)) or not all(0 < share < 1 for share in shares):
+                raise ValueError
+        except (TypeError, ValueError):
             raise ValueError(
-                f"image_sizes are (share, size), with rising shares between 0 and 1; got {self.image_sizes}."
-            )
-        for name in ("epochs", "minutes", "batch_size", "learning_rate", "clip_norm", "evaluations"):
+                "image_sizes are pairs (share, size), with rising shares between 0 and 1, such as "
+                f"((0.5, 16), (0.75, 24)); got {self.image_sizes}."
+            ) from None
+        for name in ABOVE_ZERO:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:  # this refuses NaN too
                 raise ValueError(f"{name} must be above 0 and finite, got {value}.")
+        for name, least in {"batch_size": 1, "shift": 0}.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} must be a whole number, at least {least}; got {value!r}.")
         for name in SHARES:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is a share, from 0 to 1, got {getattr(self, name)}.")
@@ -153,6 +162,8 @@ def train(model, train_data, validation_data, config, directory, on_log=None):
         check_data(model, data)
         with torch.no_grad():
             model(data.images[:1].to(device).float())  # pictures that do not fit are refused now, not later
+    for _, size in config.image_sizes:
+        patch_grid(size, model.config["patch_size"])
     if validation_data.classes != train_data.classes:
         raise ValueError(
             f"The classes for training are {train_data.classes}, for validation {validation_data.classes}: "
@@ -161,31 +172,33 @@ def train(model, train_data, validation_data, config, directory, on_log=None):
     batches = Batches(train_data, min(config.batch_size, len(train_data)), config, device)
     optimizers = make_optimizers(model, config)
     run = begin_or_resume(Path(directory), model, optimizers, train_data, config)
-    if run.total_steps == 0:
-        if config.whiten:
-            whiten(model.patch_embedding, batches.some(2000), torch.Generator().manual_seed(config.seed))
-        run.plan(model, batches, validation_data, device)
-        run.save(model, optimizers)  # whatever stops the first steps, the same start can be found again
-    before = run.step
     with torch.random.fork_rng(), interruptible() as interrupted:
-        with tqdm(total=run.total_steps, initial=run.step, unit="step", file=sys.stdout, ncols=90) as bar:
-            while run.step < run.total_steps and not interrupted():
-                set_size(model, optimizers, run)
-                loss = training_step(model, optimizers, batches, run, config)
-                run.losses.append(loss)
-                bar.update()
-                if run.row_is_due():
-                    run.add_row(model, batches, validation_data)
-                    bar.set_postfix_str(run.summary())
-                    if on_log is not None:
-                        on_log(run.history)
-                if run.save_is_due():
-                    run.save(model, optimizers)
-        if run.step > before:
-            run.save(model, optimizers)
-    if config.image_sizes:
-        model.resize(run.setting["model"]["image_size"])  # as it was built, wherever the run stopped
-    model.eval()
+        if run.total_steps == 0:
+            if config.whiten:
+                whiten(model.patch_embedding, batches.some(2000), torch.Generator().manual_seed(config.seed))
+            run.plan(model, batches, validation_data, device)
+            run.save(model, optimizers)  # whatever stops the first steps, the same start can be found again
+        before = run.step
+        try:
+            with tqdm(total=run.total_steps, initial=run.step, unit="step", file=sys.stdout, ncols=90) as bar:
+                while run.step < run.total_steps and not interrupted():
+                    set_size(model, optimizers, run)
+                    loss = training_step(model, optimizers, batches, run, config)
+                    run.losses.append(loss)
+                    bar.update()
+                    if run.row_is_due():
+                        run.add_row(model, batches, validation_data)
+                        bar.set_postfix_str(run.summary())
+                        if on_log is not None:
+                            on_log(run.history)
+                    if run.save_is_due():
+                        run.save(model, optimizers)
+            if run.step > before:
+                run.save(model, optimizers)
+        finally:
+            if config.image_sizes:
+                model.resize(run.setting["model"]["image_size"])  # as it was built, wherever the run stopped
+            model.eval()
     if not run.finished:
         print(f"Stopped at step {run.step} of {run.total_steps}. Nothing is lost: run the same to go on.")
     return TrainingResult(run.history, run.finished, run.directory)
@@ -211,8 +224,8 @@ def training_step(model, optimizers, batches, run, config):
         raise FloatingPointError(
             f"The loss is {loss.item()} and the gradient norm {norm.item()} at step {run.step}, with a "
             f"learning rate of {config.learning_rate * factor:.2g}. Usual causes: too high a learning rate, "
-            f"no warm-up, pictures that are not normalised. A checkpoint in {run.directory} is from before. "
-            "Change the configuration, build the model anew and start in another directory."
+            "no warm-up, pictures that are not normalised. What was saved before is still in "
+            f"{run.directory}. Change the configuration, build the model anew and start in another directory."
         )
     for optimizer in optimizers:
         optimizer.step()
@@ -240,7 +253,7 @@ def learning_rate_factor(step, total_steps, warmup):
     warmup_steps = max(1, round(warmup * total_steps))
     if step < warmup_steps:
         return (step + 1) / warmup_steps
-    progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)  # from 0 to 1
+    progress = (step - warmup_steps) / (total_steps - warmup_steps)  # from 0 to 1
     return 0.5 * (1 + math.cos(math.pi * progress))
 
 
@@ -374,6 +387,7 @@ class Run:
         )
         about = {**self.setting, "precision": self.precision, "total_steps": self.total_steps}
         checkpoint.write_whole(self.directory / "config.json", json.dumps(about, indent=2).encode())
+        self.started = time.monotonic()  # the budget is for training: looking for the plan takes seconds more
 
     @property
     def image_size(self):
@@ -451,8 +465,10 @@ STORED = ("step", "total_steps", "precision", "seconds", "history", "losses")  #
 
 def begin_or_resume(directory, model, optimizers, train_data, config):
     """Read where the run in `directory` stands into the model and the optimizers, or begin a new one."""
-    checksum = zlib.crc32(train_data.images.cpu().contiguous().numpy())
-    data = {"pictures": len(train_data), "classes": train_data.classes, "checksum of the pictures": checksum}
+    checksum = 0
+    for tensor in (train_data.images, train_data.labels):
+        checksum = zlib.crc32(tensor.cpu().contiguous().numpy(), checksum)
+    data = {"pictures": len(train_data), "classes": train_data.classes, "checksum": checksum}
     setting = {"training": asdict(config), "model": model.config, "data": data}
     setting = json.loads(json.dumps(setting))  # as JSON gives it back: pairs are lists
     run, path = Run(directory, config, setting), directory / "last.safetensors"
