@@ -748,6 +748,22 @@ def test_whitened_tokens_are_uncorrelated(width):
     assert variances.mean() == pytest.approx(0.25, rel=0.2)
 
 
+def test_whitening_bears_what_never_varies_and_follows_the_seed():
+    """A division by a variance of 0, or a random rotation that does not come from the given generator."""
+    images = torch.randn(64, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    images[:, 2] = 0.3  # one colour is the same everywhere
+
+    def start(seed):
+        embedding = PatchEmbedding(8, 4, 3, 60)
+        with torch.no_grad():
+            training.whiten(embedding, images, torch.Generator().manual_seed(seed))
+        return embedding.projection.weight
+
+    first, again, other = start(0), start(0), start(1)
+    assert first.abs().max() < 10  # NaN fails, too
+    assert torch.equal(first, again) and (first - other).abs().max() > 0.1
+
+
 def test_a_run_begins_whitened_once(tmp_path):
     """A switch that nothing is behind, or one that spoils a run that goes on."""
     start, plain = small_model(), small_model()

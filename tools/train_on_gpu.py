@@ -89,7 +89,7 @@ def main():
     training.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     if arguments.command == "pack":
-        pictures = Path(os.environ.get("VITLIB_DATA", ""))
+        pictures = Path(os.environ.get("VITLIB_DATA") or "(not set)")
         if not ((pictures / "train").is_dir() and (pictures / "test").is_dir()):
             parser.error(f"VITLIB_DATA must name a folder with train/ and test/; it is {str(pictures)!r}.")
         pack(arguments.path, pictures)
