@@ -1,5 +1,6 @@
 """The frame of the exercise checks, and the check of lesson 00."""
 
+import random
 import statistics
 
 import pytest
@@ -133,6 +134,20 @@ def test_chance_is_the_learners_own(capsys):
     torch.manual_seed(0)
     checks.use(double, double)
     assert torch.equal(torch.rand(1), expected)
+
+
+def test_chance_of_python_is_the_learners_own():
+    """Sizes that are drawn with the learner's own seed, or a check that changes the learner's numbers."""
+    drawn = []
+    checks.check("draws")(lambda answer: drawn.append(random.random()) or "seen")
+    try:
+        for _ in range(2):
+            random.seed(0)
+            checks.value("draws", 1)
+            assert random.random() == random.Random(0).random()
+    finally:
+        del checks._checks["draws"]
+    assert drawn[0] != drawn[1]
 
 
 def test_progress(capsys, monkeypatch, tmp_path):

@@ -69,6 +69,7 @@ WRONG_LAYER_NORM = {
     "eps stands outside": lambda x, w, b, eps: norm_by_std(x, w, b, eps, unbiased=False),
     "two things": norm_by_std,
     "eps is missing": lambda x, w, b, eps: norm_with()(x, w, b, 0),
+    "another number stands in its place": lambda x, w, b, eps: norm_with()(x, w, b, 1e-6),
     "the root is missing": lambda x, w, b, eps: (
         (x - x.mean(-1, True)) / (x.var(-1, False, True) + eps) * w + b
     ),

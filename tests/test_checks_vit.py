@@ -248,6 +248,23 @@ def counted_by_torchvision(num_patches, patch_size, in_channels, num_classes, em
     }
 
 
+def counted_by_layers(num_patches, patch_size, in_channels, num_classes, embed_dim, depth):
+    """Linear map by linear map, each with its bias."""
+
+    def size(*maps):
+        return sum(width_in * width + width for width_in, width in maps)
+
+    square, wide = (embed_dim, embed_dim), (embed_dim, 4 * embed_dim)
+    return {
+        "patch embedding": size((patch_size**2 * in_channels, embed_dim)),
+        "class token": embed_dim,
+        "positions": (num_patches + 1) * embed_dim,
+        "blocks": depth * (size(square, square, square, square, wide, wide[::-1]) + 4 * embed_dim),
+        "final norm": 2 * embed_dim,
+        "head": size((embed_dim, num_classes)),
+    }
+
+
 def count_with(part, wrong):
     """The right counts, but for one part."""
     return lambda *sizes: lesson.count_parameters(*sizes) | {part: wrong(*sizes)}
@@ -459,7 +476,7 @@ WRONG = {
 }
 RIGHT = {
     "SmallViT": [small_vit(by_einops), small_vit(by_parts)],
-    "count_parameters": [counted_by_torchvision, lambda *sizes: dict(lesson.count_parameters(*sizes))],
+    "count_parameters": [counted_by_torchvision, counted_by_layers],
     "count_flops": [flops, flops_by_matrices, lambda *sizes: float(flops(*sizes))],
     "TwoQuestions": [TwoByOneMatrix, TwoByNames],
 }

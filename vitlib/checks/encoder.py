@@ -110,7 +110,7 @@ LAYER_NORM_MISTAKES = {
         lambda x, w, b, eps: eps_outside(x, eps, False) * w + b,
     "two things: std() divides by D - 1, LayerNorm by D; and eps is added to the variance, inside the root.":
         lambda x, w, b, eps: eps_outside(x, eps, True) * w + b,
-    "eps is missing. It is added to the variance, inside the root.":
+    "eps is missing, or another number stands in its place. Add eps to the variance, inside the root.":
         lambda x, w, b, eps: normed(x, 0) * w + b,
     "the root is missing: divide by the root of the variance (with eps), not by the variance.":
         lambda x, w, b, eps: divided(x, lambda v: v + eps) * w + b,

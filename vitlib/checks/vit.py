@@ -3,6 +3,7 @@
 import copy
 from itertools import chain
 from numbers import Real
+from types import SimpleNamespace
 
 import torch
 from torch import nn
@@ -224,7 +225,7 @@ def by_hand(model, images, place="first", positions="all", norm="last", read="cl
     tokens = model.norm(tokens) if norm == "first" else tokens
     tokens = tokens * (not dropped)  # a dropout of everything, after the positions
     for number in range(len(model.blocks)) if blocks is None else blocks:
-        tokens = torch_block(model.blocks[number])(tokens) + tokens * residual
+        tokens = torch_block(model.blocks[number]).to(tokens.dtype)(tokens) + tokens * residual
         tokens = model.norm(tokens) if norm == "each" else tokens
     tokens = model.norm(tokens) if norm == "last" else tokens
     if read == "all":
@@ -466,7 +467,7 @@ def check_two_questions(answer):
         judge_registered(model, images)
         model, images = model.double(), images.double()  # what is linear then is so to many digits
         got = model(images)
-        features = VisionTransformer.forward_features(model, images)  # (B, T, D)
+        features = features_by_hand(model, images)  # (B, T, D)
         for name, logits in zip(("first", "second"), got):
             judge_linear(name, logits, features)
         matrix, _ = linear_map(features[:, 0], got[1])  # the second head's, or what stands for it
@@ -474,6 +475,18 @@ def check_two_questions(answer):
             raise NotYet("the second head reads the logits of the first. Both read the class token.")
     judge_waste(model, images)
     return "two linear heads on one class token, both registered, and the encoder runs once."
+
+
+def features_by_hand(model, images):
+    """The normed tokens of a model that has vitlib's parts: (B, C, H, W) -> (B, T, D)."""
+    parts = SimpleNamespace(
+        patch_embedding=model.patch_embedding,
+        class_token=model.class_token.token,
+        positions=model.positional_encoding.positional_embedding,
+        blocks=model.encoder.blocks,
+        norm=model.encoder.norm,
+    )
+    return by_hand(parts, images, read="all")
 
 
 def judge_outputs(got, batch, first, second, num_tokens):
