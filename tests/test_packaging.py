@@ -57,7 +57,7 @@ def imported(path):
     (["vitlib/**/*.py", "notebooks/src/*.py", "tools/open_lab.py"], RUN_TIME, {"vitlib"}),
     (["tests/*.py", "tools/*.py", "conftest.py"], RUN_TIME + TEST,
      {"vitlib", "checking", "conftest", "build_html", "build_notebooks", "open_lab", "model_card",
-      "train_on_gpu"}),
+      "train_on_gpu", "ship_checkpoint"}),
     (["tests/browser/*.py"], RUN_TIME + TEST + BROWSER, {"vitlib", "conftest", "build_html"}),
 ])  # fmt: skip
 def test_each_import_is_required(patterns, requirements, own):
