@@ -290,7 +290,7 @@ def test_the_same_model_as_in_a_notebook(tmp_path, capsys):
     (["--image-size", "64", "--data", "shapes"], "those of shapes are 32x32"),
     (["--minutes", "-1"], "minutes must be above 0"),
     (["--epochs", "nan"], "epochs must be above 0"),
-    (["--batch-size", "0"], "batch_size must be above 0"),
+    (["--batch-size", "0"], "batch_size must be a whole number"),
     (["--optimizer", "sgd"], "adamw, muon"),
     (["--device", "tpu"], "auto, cpu"),
 ])  # fmt: skip

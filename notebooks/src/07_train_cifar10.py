@@ -1069,9 +1069,8 @@ print(f"{passes:.2f} passes in {used:.1f} minutes")
 print(f"300 passes would take {300 / passes * used / 60:.1f} hours on this machine")
 
 # %% [markdown]
-# Is it what the recipe gives? Here are its stored runs of five minutes on two idle cores with fast bfloat16,
-# one a seed. Older or busy cores take fewer steps in the same time, and stay below. The shipped model is twice
-# as wide, and was trained for longer. On the test pictures they reached:
+# Is it what the recipe gives? Here are its stored runs of five minutes on two cores, one a seed. The shipped
+# model is twice as wide, and was trained for longer. On the test pictures they reached:
 
 # %%
 stored = results.over_seeds(runs, "test", budget="5 min")["ours"]
