@@ -18,9 +18,11 @@ except ImportError:  # only the notebooks need it
     IPyNbCell = None
 
 NOISE = 2e-6
-# A number with a decimal point or an exponent that is not a part of a word, a version or a file name. It may end
-# a range: 1.0..3.5.
-DECIMAL = re.compile(r"(?:(?<![\w.])|(?<=\.\.))[-+]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][-+]?\d+)?(?![\w]|\.\d)")
+# A number with a decimal point or an exponent that is not a part of a word, a version or a file name.
+# It may end a range: 1.0..3.5.
+DECIMAL = re.compile(
+    r"(?:(?<![\w.])|(?<=\.\.))[-+]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][-+]?\d+)?(?![\w]|\.\d)"
+)
 
 # The kernels inherit these: the vitlib of this folder, not an installed one; and a training run of seconds,
 # in a folder of its own, so that it neither finds nor leaves a run, or what a learner has solved.
