@@ -136,17 +136,14 @@ def test_chance_is_the_learners_own(capsys):
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_chance_of_python_is_the_learners_own():
+def test_chance_of_python_is_the_learners_own(monkeypatch):
     """Sizes that are drawn with the learner's own seed, or a check that changes the learner's numbers."""
     drawn = []
-    checks.check("draws")(lambda answer: drawn.append(random.random()) or "seen")
-    try:
-        for _ in range(2):
-            random.seed(0)
-            checks.value("draws", 1)
-            assert random.random() == random.Random(0).random()
-    finally:
-        del checks._checks["draws"]
+    monkeypatch.setitem(checks._checks, "draws", lambda answer: drawn.append(random.random()))
+    for _ in range(2):
+        random.seed(0)
+        checks.value("draws", 1)
+        assert random.random() == random.Random(0).random()
     assert drawn[0] != drawn[1]
 
 

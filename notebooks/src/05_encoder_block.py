@@ -366,7 +366,7 @@ for name, step in steps.items():
     signal[name] = (range(25), [tokens.std().item() for tokens in states])
     gradient[name] = (range(25), [g.norm().item() for g in gradients])
 
-# %% tags=["nbval-rtol=0.5"]
+# %% tags=["nbval-rtol=0.02"]
 plots.show(
     plots.line_chart(signal, "blocks passed", "standard deviation of the tokens", yscale="log"),
     alt="Signal over 24 blocks on a logarithmic scale: it vanishes, it explodes, or it triples.",
