@@ -74,6 +74,9 @@ WRONG_LAYER_NORM = {
         (x - x.mean(-1, True)) / (x.var(-1, False, True) + eps) * w + b
     ),
     "mean is not subtracted": lambda x, w, b, eps: x / (x.var(-1, False, True) + eps).sqrt() * w + b,
+    "mean distance from the mean": lambda x, w, b, eps: (
+        (y := x - x.mean(-1, True)) / (y.abs().mean(-1, True) + eps) * w + b
+    ),
     "not divided by the root": lambda x, w, b, eps: (x - x.mean(-1, True)) * w + b,
     "over the tokens (dim=1)": norm_with(1),
     "over the pictures of the batch": norm_with(0),
@@ -296,6 +299,10 @@ WRONG_ENCODE = {
     "norm1 is forgotten": stack(two_steps(norms=(0, 2))),
     "norm2 is forgotten": stack(two_steps(norms=(1, 0))),
     "side by side": stack(lambda x, a, m, n1, n2: x + a(n1(x)) + m(n2(x))),
+    "reads what attention found, alone": stack(
+        lambda x, a, m, n1, n2: (y := a(n1(x))) + x + m(n2(y))
+    ),
+    "the first sum is left out": stack(lambda x, a, m, n1, n2: x + m(n2(a(n1(x))))),
     "begins at the block's input": stack(lambda x, a, m, n1, n2: x + m(n2(x + a(n1(x))))),
     "MLP comes before": stack(lambda x, a, m, n1, n2: pre(x, m, a, n2, n1)),
     "come after the branches": stack(lambda x, a, m, n1, n2: (y := x + n1(a(x))) + n2(m(y))),
@@ -306,6 +313,7 @@ WRONG_ENCODE = {
     "no block was applied": lambda tokens, blocks, norm: norm(tokens),
     "mixed, _ = ...attention": encode_the_pair,
     "only its four parts": encode_by_calling,
+    "There is no norm_1": lambda tokens, blocks, norm: norm(tokens + blocks[0].norm_1(tokens)),
     "one token of each picture": lambda tokens, blocks, norm: stack(pre)(tokens, blocks, norm)[:, 0],
     "changes the tensor that it is given": encode_in_place,
     "no gradient flows": torch.no_grad()(stack(pre)),
@@ -496,6 +504,11 @@ def always_attention(self, tokens, return_attention=False):
     return Scaled.forward(self, tokens, True)
 
 
+def scale_added(self, x, a, m, n1, n2):
+    x = x + self.s1 + a(n1(x))
+    return x + self.s2 + m(n2(x))
+
+
 WRONG_LAYER_SCALE = {
     "there is no new parameter": changed(no_scale),
     "is a plain tensor": scales(lambda width, initial: torch.full((width,), initial)),
@@ -514,6 +527,7 @@ WRONG_LAYER_SCALE = {
     "used for both branches": changed(step=first_scale_twice),
     "the whole block adds": changed(step=whole_block),
     "residuals are forgotten": changed(step=without_residual),
+    "the scale is added": changed(step=scale_added),
     "norm1 is used twice": changed(step=norm_twice),
     "no gradient flows": changed(forward=torch.no_grad()(Scaled.forward)),
     "no gradient reaches s1": changed(step=detached_scale),

@@ -103,6 +103,11 @@ def divided(tokens, by, centred=True):
     return (tokens - centred * mean) / by(variance)
 
 
+def mean_distance(tokens, eps):
+    centred = tokens - tokens.mean(-1, keepdim=True)
+    return centred / (centred.abs().mean(-1, keepdim=True) + eps)
+
+
 LAYER_NORM_MISTAKES = {
     "this is the unbiased variance, divided by D - 1. LayerNorm divides by D: var(..., unbiased=False).":
         lambda x, w, b, eps: normed(x, eps, unbiased=True) * w + b,
@@ -116,6 +121,8 @@ LAYER_NORM_MISTAKES = {
         lambda x, w, b, eps: divided(x, lambda v: v + eps) * w + b,
     "the mean is not subtracted.":
         lambda x, w, b, eps: divided(x, lambda v: (v + eps).sqrt(), centred=False) * w + b,
+    "it is divided by the mean distance from the mean. Square the distances, take their mean, then the root.":
+        lambda x, w, b, eps: mean_distance(x, eps) * w + b,
     "it is not divided by the root of the variance.":
         lambda x, w, b, eps: divided(x, lambda v: 1) * w + b,
     "mean and variance run over the tokens (dim=1): they get mixed. Take dim=-1, the channels.":
@@ -250,6 +257,12 @@ def judge_encode(answer, batch, depth):
     tokens = torch.randn(batch, num_tokens, 8, requires_grad=True)
     try:
         got, again = (unchanged(lambda tokens: answer(tokens, blocks, norm), tokens) for _ in range(2))
+    except AttributeError as error:
+        if "SimpleNamespace" in str(error):
+            raise NotYet(
+                f"a block has four parts, norm1, attention, norm2 and mlp. There is no {error.name}."
+            ) from error
+        raise
     except TypeError as error:
         if "SimpleNamespace" in str(error):
             raise NotYet("a block here is only its four parts: write out equations 2 and 3.") from error
@@ -377,6 +390,10 @@ STEP_MISTAKES = {
         lambda x, a, m, n1, n2: (y := x + a(n1(x))) + m(y),
     "attention and MLP run side by side: the MLP should read what attention has already added.":
         lambda x, a, m, n1, n2: x + a(n1(x)) + m(n2(x)),
+    "the MLP reads what attention found, alone. It reads the sum, tokens + mixed.":
+        lambda x, a, m, n1, n2: (y := a(n1(x))) + x + m(n2(y)),
+    "the first sum is left out: the MLP reads what attention found, and adds to the block's input.":
+        lambda x, a, m, n1, n2: x + m(n2(a(n1(x)))),
     "the second sum begins at the block's input, so what attention found is lost. Go on from the first sum.":
         lambda x, a, m, n1, n2: x + m(n2(x + a(n1(x)))),
     "the MLP comes before attention. Equation 2 is attention, equation 3 the MLP.": mlp_first,
@@ -553,6 +570,8 @@ def layer_scale_mistakes(x, block, s1, s2):
         yield plain + one * m(n2(plain)), "only the MLP is scaled. Attention has a scale of its own."
         yield z + one * m(n2(z)), "one scale is used for both branches, the other one nowhere."
         yield two * m(n2(one * a(n1(x)))), "the residuals are forgotten: tokens + scale * mixed."
+        z = x + one + a(n1(x))
+        yield z + two + m(n2(z)), "the scale is added. It multiplies what the branch found: scale * mixed."
         whole = plain + m(n2(plain)) - x
         yield x + one * whole, "what the whole block adds is scaled at once. Scale each branch by itself."
     yield plain + m(n2(plain)), "the scales exist, but forward does not use them."
