@@ -2,6 +2,7 @@
 
 import random
 import statistics
+from importlib import import_module
 
 import pytest
 import torch
@@ -99,6 +100,17 @@ def test_an_answer_that_the_check_cannot_use(capsys, monkeypatch):
     assert "your code stopped with" in (text := said(capsys)) and "the line to show" in text
 
 
+@pytest.mark.parametrize("lesson", checks.LESSONS[1:])
+def test_each_exercise_is_tried_with_wrong_and_right_answers(lesson):
+    """A new exercise whose check nobody has tried to mislead. (Questions have no name of Python's.)"""
+    tests = import_module(f"test_checks_{lesson}")
+    of_lesson = [name for name, how in checks._checks.items() if how.__module__.endswith(f".{lesson}")]
+    exercises = {name for name in of_lesson if name.isidentifier()}
+    assert exercises and exercises == set(tests.WRONG) == set(tests.RIGHT)
+    for name in exercises:
+        assert len(tests.WRONG[name]) >= 3 and len(tests.RIGHT[name]) >= 2, name
+
+
 def test_changed_inputs_are_noticed():
     """An answer that spoils the tensors of the cells below it."""
     x = torch.ones(3)
@@ -158,7 +170,11 @@ def test_progress(capsys, monkeypatch, tmp_path):
     checks.value("number of patches", 3)  # tried again later: it has passed once
     said(capsys)
     checks.progress()
-    assert said(capsys).startswith("00 start_here           1 of 1 done\n01 ")
+    first, second, *rest = said(capsys).splitlines()
+    assert first == "00 start_here            1 of 1 done"
+    assert second.startswith("01 patch_embedding       0 of ") and "open: " in second
+    assert all(name in " ".join([second, *rest]) for name in ("patchify", "PrefixTokens", "rollout"))
+    assert max(map(len, [second, *rest])) <= 100
 
 
 def test_progress_that_cannot_be_kept(capsys, monkeypatch, tmp_path):

@@ -23,11 +23,13 @@ import torch
 
 import vitlib
 import vitlib.__main__
+from vitlib import checks
 
 ROOT = build_notebooks.ROOT
 LESSONS = sorted(build_notebooks.SOURCES.glob("*.py"))
 PACKAGE = sorted((ROOT / "vitlib").rglob("*.py"))
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+ROOTS = {"vitlib": vitlib, "checks": checks}  # by these names README and package speak of them
 FOLDERS = "vitlib|notebooks|tests|tools|benchmarks|experiments|images"
 
 
@@ -137,14 +139,14 @@ def test_names_in_a_lesson(path):
 
 
 def test_names_in_the_readme():
-    assert missing_attributes(README, {"vitlib": vitlib}) + missing_paths(README) == []
+    assert missing_attributes(README, ROOTS) + missing_paths(README) == []
     assert list(wrong_commands(README)) == []
 
 
 @pytest.mark.parametrize("path", PACKAGE, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_names_in_the_package(path):
     """In comments, docstrings and error messages: "use vitlib.data.normalize"."""
-    assert missing_attributes(path.read_text(encoding="utf-8"), {"vitlib": vitlib}) == []
+    assert missing_attributes(path.read_text(encoding="utf-8"), ROOTS) == []
 
 
 def test_settings():

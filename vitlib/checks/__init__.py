@@ -12,6 +12,7 @@ import linecache
 import os
 import random
 import sysconfig
+import textwrap
 import traceback
 from importlib import import_module
 from pathlib import Path
@@ -70,7 +71,7 @@ def value(name, answer):
 
 
 def progress():
-    """Print how many exercises of each lesson have passed on this machine, and which comes next."""
+    """Print how many exercises of each lesson have passed on this machine, and which are open."""
     passed = _passed()
     if not passed:
         print("No exercise has been solved on this machine yet.")
@@ -78,8 +79,10 @@ def progress():
     for number, lesson in enumerate(LESSONS):
         names = [name for name, function in _checks.items() if function.__module__ == f"{__name__}.{lesson}"]
         left = [name for name in names if name not in passed]
-        done = f"{number:02} {lesson:20} {len(names) - len(left)} of {len(names)} done"
-        print(f"{done}, next: {left[0]}" if left else done)
+        done = f"{number:02} {lesson:21} {len(names) - len(left)} of {len(names)} done"
+        if left:
+            done = textwrap.fill(f"{done}, open: {', '.join(left)}", 100, subsequent_indent=" " * 43)
+        print(done)
 
 
 def _passed_folder():
