@@ -55,6 +55,7 @@ def toy_mistakes():
         "share of the grass": scores.softmax(dim=1)[1, 2],
         "class token's part is missing": scores.softmax(dim=1)[1, 2] * 8,
         "4 is not it": 4,
+        "4.9 is not it": 4.9,
         "nan is not it": math.nan,
         "expected one number": "five",
     }
@@ -67,7 +68,7 @@ def test_a_slip_in_the_hand_calculation_is_named(capsys, words, number):
     assert printed.startswith("[not yet]") and words in printed, printed
 
 
-@pytest.mark.parametrize("number", [4.82, 4.8, 4.83, (1 + 8 * math.e) / (2 + math.e), torch.tensor(4.8209)])
+@pytest.mark.parametrize("number", [4.82, 4.8, 4.83, 4.85, (1 + 8 * math.e) / (2 + math.e), torch.tensor(4.8209)])
 def test_a_right_hand_calculation_passes(capsys, number):
     assert by_hand(capsys, number).startswith("[ok]")
 
@@ -186,6 +187,7 @@ WRONG_LOOK_UP = {
     "not divided by √d. the softmax runs down": lambda q, k, v: attention(q, k, v, scale=1, axis=-2),
     "query and key have changed places": lambda q, k, v: attention(k, q, v),
     "weights are divided by √d": scaled_after,
+    "softmax of a softmax": unfinished(lambda scores: scores.softmax(-1).softmax(-1)),
     "these are the scores": unfinished(lambda scores: scores),
     "every number is e^score": unfinished(torch.exp),
     "key is not transposed": not_transposed,
@@ -296,6 +298,10 @@ def masked_by_index(q, k, v, may_read):
 
 
 WRONG_MASKED = {
+    "still has weight": masked(lambda scores, may_read: scores.masked_fill(~may_read, -5)),
+    "may read its own token does not": masked(
+        lambda scores, may_read: filled(scores, may_read & ~torch.eye(len(may_read), dtype=torch.bool))
+    ),
     "the mask changes nothing": masked(lambda scores, may_read: scores),
     "wrong way round": masked(lambda scores, may_read: scores.masked_fill(may_read, -math.inf)),
     "rows and columns of the mask": masked(lambda scores, may_read: filled(scores, may_read.T)),

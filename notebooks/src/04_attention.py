@@ -239,7 +239,7 @@ for d in widths:
 # And a row that is all or nothing is slow to learn better. When a score rises by a little, its share $a$
 # rises by $a(1-a)$ times as much, which is 0 where $a$ is 0 or 1. Measure it: we send random gradients into
 # the shares, and see how much comes out at the scores. **Look for** the width from which on the dashed line
-# is below the other.
+# is below the other, and by how much.
 
 # %%
 def gradient_at_scores(scores, generator):
@@ -261,7 +261,8 @@ plots.show(
 
 # %% [markdown]
 # *Figure: the gradient that gets through a softmax over 65 scores, for a typical query (both axes
-# logarithmic). Divided, it is the same at every width. Not divided, it collapses in wide heads.*
+# logarithmic). Divided, it is nearly the same at every width. Not divided, it is a little larger in narrow
+# heads, smaller from d = 64 on, and at d = 1024 less than a thousandth of the other.*
 #
 # With the division, this is the whole of attention, equations 6 and 7 of the paper (appendix A). $z$ are the
 # tokens, $D_h$ is our $d$:
@@ -272,14 +273,24 @@ plots.show(
 # 0.245. **Predict:** will the largest be larger or smaller?
 
 # %%
+from vitlib.figures.attention import ribbon, row_dissected
+
 scaled = scores[0] / 2**0.5
 exponentials = scaled.exp()
 shares = exponentials / exponentials.sum()
-steps = {"score": scores[0], "÷ √d": scaled, "exp": exponentials, "÷ sum": shares}
-for name, row in steps.items():
-    print(f"{name:6}", " ".join(f"{number:6.3f}" for number in row), f"   sum {row.sum():.3f}")
+steps = {"score": scores[0], "÷ √d": scaled, "e^…": exponentials, "÷ sum = share": shares}
+plots.show(
+    row_dissected(steps, names),
+    alt="Scores, divided, exponentials and shares of the class token's row, as discs with numbers.",
+)
 
 # %% [markdown]
+# *Figure: the row of the class token, step by step. Each column is a token that is asked; a disc grows with
+# its number, the largest of its row being as wide as a disc may be. The shares sum to 1.*
+#
+# A little smaller: the division makes a row more even. And whatever the scores are, at the end the sum of the
+# row is 1.
+#
 # ### Exercise 2 · the look-up (8 minutes)
 #
 # Put it into one function: scores, division, softmax, weighted sum. Give back both the mixed values and the
@@ -402,8 +413,6 @@ torch.allclose(version2(batch)[0], version1(tokens), atol=1e-6)
 # narrow and what is not.**
 
 # %%
-from vitlib.figures.attention import ribbon
-
 plots.show(ribbon(192, 6), alt="All of a token goes into each of 6 heads; then they are joined.")
 
 # %% [markdown]
@@ -746,7 +755,8 @@ for name, shares in {**rows, "random, not divided": undivided}.items():
     print(f"{name:19} shares from {low:.4f} to {high:.4f}; all alike: {1 / 65:.4f}")
 
 # %% [markdown]
-# A fresh layer reads everything almost alike. It starts without prejudice and learns where to look; without
+# A fresh layer gives each token between a half and twice an equal share; trained heads give some tokens fifteen
+# times as much, and others next to nothing. It starts with little prejudice and learns where to look; without
 # the division it would start with favourites, drawn by chance. What trained heads read, and how far such a
 # map may be trusted, is lesson [08](08_attention_maps.ipynb).
 #
@@ -898,14 +908,16 @@ print("rows still sum to 1:", torch.allclose(local.sum(dim=-1), torch.ones(1), a
 # ## Common mistakes
 #
 # **The softmax runs over the wrong axis.** `dim=1` is right for a matrix `(T, T)`, and in `(B, num_heads,
-# T, T)` it is the heads. The shape is right and the numbers are between 0 and 1. The symptom: rows that
-# don't sum to 1. Ask for it in a test.
+# T, T)` it is the heads. Others take both token axes at once, so that a whole *matrix* sums to 1. The shape is
+# right and the numbers are between 0 and 1. The symptom: rows that don't sum to 1. Ask for it in a test.
 
 # %%
 scores = torch.randn(2, 6, 65, 65, generator=generator)
-for dim in (1, -1):
-    sums = scores.softmax(dim=dim).sum(dim=-1)
-    print(f"softmax(dim={dim}): rows sum to {sums.min():.1f} ... {sums.max():.1f}")
+both = scores.flatten(-2).softmax(dim=-1).view_as(scores)
+tries = {"dim=1": scores.softmax(dim=1), "both token axes": both, "dim=-1": scores.softmax(dim=-1)}
+for name, shares in tries.items():
+    sums = shares.sum(dim=-1)
+    print(f"{name:16} rows sum to {sums.min():.2f} ... {sums.max():.2f}")
 
 # %% [markdown]
 # **Scores are divided by $\sqrt D$ instead of $\sqrt{D / \text{heads}}$.** A head compares $d$ numbers, not

@@ -1,9 +1,36 @@
-"""Figure of lesson 04: how wide a token is on its way through many heads."""
+"""Figures of lesson 04: one row of attention step by step, and how wide a token is on its way through heads."""
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Polygon, Rectangle
+from matplotlib.patches import Circle, Polygon, Rectangle
 
 from vitlib import plots
+
+
+@plots.styled
+def row_dissected(steps, tokens):
+    """One token's row of attention on its way from scores to shares.
+
+    `steps` is a dict of words -> numbers from 0, (T,): a row of discs for each step, a column for each of the
+    `tokens` that are asked, and the sum of the row. The radius of a disc is its number to the power of 0.75,
+    in proportion to the largest of its row, so that small ones can be seen.
+    """
+    fig = Figure(figsize=(plots.WIDTH, 0.85 * len(steps) + 0.5))
+    ax = fig.add_axes((0, 0, 1, 1))
+    places = [2.1 * column for column in range(len(tokens) + 1)]
+    for x, token in zip(places, [*tokens, "sum of the row"]):
+        ax.text(x + 0.25, 0.65, token, ha="center", va="center")
+    for down, (words, numbers) in enumerate(steps.items()):
+        numbers = plots.as_numpy(numbers)
+        ax.text(-0.6, -down, words, ha="right", va="center")
+        for x, number in zip(places, numbers):
+            radius = 0.4 * (number / numbers.max()) ** 0.75
+            ax.add_patch(Circle((x, -down), radius, color=plots.COLORS["key"], alpha=0.6, lw=0))
+            ax.text(x + 0.45, -down, f"{number:.3f}", va="center")
+        ax.text(places[-1] + 0.25, -down, f"{numbers.sum():.3f}", ha="center", va="center")
+    width = plots.WIDTH / 0.85
+    ax.set(xlim=(-3, width - 3), ylim=(-len(steps) + 0.45, 1.05), aspect="equal")
+    ax.set_axis_off()
+    return fig
 
 
 @plots.styled
