@@ -11,7 +11,7 @@
 # - take positions from one picture size to another, and say which row must stay as it is;
 # - say how much positions bring, and how much it matters which, with numbers.
 #
-# 30 minutes to read, 36 for the exercises · under 30 seconds to run · needs patch tokens from [01 Patch
+# 35 minutes to read, 36 for the exercises · under 30 seconds to run · needs patch tokens from [01 Patch
 # embedding](01_patch_embedding.ipynb) and the class token from [02 Class token](02_class_token.ipynb)
 
 # %%
@@ -75,6 +75,9 @@ swapped = tokens[:, [0, 2, 1]]
 with torch.no_grad():  # it takes three lists of tokens, here three times the same: see lesson 04
     out, out_swapped = (look(x, x, x)[0] for x in (tokens, swapped))
 
+# %% [markdown]
+# Orange is the class token, blue are the patches. Compare the second table with the fourth.
+
 # %%
 names, names_swapped = ["class", "patch 1", "patch 2"], ["class", "patch 2", "patch 1"]
 color = [["class_token"] * 2, ["patch"] * 2, ["patch"] * 2]
@@ -92,6 +95,8 @@ plots.show(
 # %% [markdown]
 # *Figure: three tokens before and after attention, in two orders. Swap the patches going in, and the same
 # rows come out, swapped.*
+#
+# Not by chance, and not only to two decimals:
 
 # %%
 print("patches come out swapped, else the same:", torch.allclose(out_swapped, out[:, [0, 2, 1]]))
@@ -123,6 +128,9 @@ to_tokens = PatchEmbedding(256, 32, in_channels=3, embed_dim=64).double()
 class_token = ClassToken(64).double()
 encoder = Encoder(64, depth=2, num_heads=4).double()
 
+# %% [markdown]
+# The class token goes in front, the positions are added, and we look at what comes out for the class token:
+
 # %%
 @torch.no_grad()
 def class_output(images, positions, to_tokens, class_token, encoder):
@@ -143,15 +151,14 @@ for name, positions in (
 ):
     first, second = (class_output(x, positions, *model_parts) for x in (images, shuffled))
     difference = (first - second).abs().max().item()
-    print(f"{name:18} largest difference {difference:.4f}, below 1e-6: {difference < 1e-6}")
+    print(f"{name:18} largest difference below 1e-6: {difference < 1e-6}, above 0.01: {difference > 0.01}")
 
 # %% [markdown]
 # Without positions, cat and shuffled cat are one and the same. With any positions at all, even random ones,
 # they differ. A model that cannot see the order takes a picture for a *bag of patches*.
 #
-# A trained model can tell us what this means for an answer. This one learned CIFAR-10 *with* positions. We
-# ask it for the cat, in order and shuffled. Then we put `nn.Identity()`, which adds nothing, in the place
-# of its positions, and ask again.
+# A trained model can tell us what this means for an answer. This one learned CIFAR-10 *with* positions. A
+# copy of it gets `nn.Identity()`, which adds nothing, in the place of its positions.
 
 # %%
 import copy
@@ -163,6 +170,9 @@ trained = checkpoint.model
 bare = copy.deepcopy(trained)
 bare.positional_encoding = nn.Identity()
 
+# %% [markdown]
+# And the cat once more, small enough for this model, in order and shuffled:
+
 # %%
 small = fit_picture(chelsea(), 32)[None]  # uint8 (1, 3, 32, 32): 64 patches of 4x4 pixels
 small_shuffled = unpatchify(patchify(small, 4)[:, order], 32, 4)
@@ -170,15 +180,21 @@ both = torch.cat([small, small_shuffled])  # (2, 3, 32, 32)
 both = normalize(both, checkpoint.mean, checkpoint.std)
 cat = checkpoint.classes.index("cat")
 
+# %% [markdown]
+# What do the two say? **Predict:** in which pair of columns are the numbers the same?
+
 # %% tags=["nbval-rtol=0.01"]
-for name, model in (("with", trained), ("without", bare)):
-    with torch.no_grad():
-        in_order, mixed = model(both).softmax(dim=1)[:, cat].tolist()
-    print(f"{name:7} positions: probability of cat {in_order:.2f} in order, {mixed:.2f} shuffled")
+with torch.no_grad():
+    answers = torch.cat([model(both) for model in (trained, bare)]).softmax(dim=1)  # (4, 10)
+print("             with positions      without positions")
+print("             in order  shuffled  in order  shuffled")
+for name, column in zip(checkpoint.classes, answers.T):
+    print(f"{name:10}", "".join(f"{probability:10.2f}" for probability in column))
 
 # %% [markdown]
-# With positions the shuffled cat is much less of a cat. Without them the answer cannot change, right or
-# wrong. Notice that "without" still says cat: fur and eyes alone go a long way.
+# With positions the shuffled cat is much less of a cat, and other classes gain. Without them all ten
+# probabilities stay as they are, right or wrong. Notice that "without" still says cat: fur and eyes alone go
+# a long way.
 #
 # ## One learned vector for each place
 #
@@ -309,6 +325,9 @@ with torch.no_grad():
 # Row 0 is the class token's.
 position = trained.positional_encoding.positional_embedding[0, 27].detach()
 
+# %% [markdown]
+# Red is positive, blue is negative, in all three on one scale.
+
 # %%
 from vitlib.figures import positional_encoding as figures
 
@@ -344,27 +363,38 @@ def share_found(embed_dim, seed):
     return (found == torch.arange(64)).float().mean().item()
 
 
+# %% [markdown]
+# Each width is tried with 20 seeds:
+
 # %% tags=["nbval-rtol=0.02"]
 widths = [2, 4, 8, 16, 32, 48, 64]
 shares = [sum(share_found(width, seed) for seed in range(20)) / 20 for width in widths]
 print(f"width 2: {shares[0]:.2f}, width 64: {shares[-1]:.2f}")
-
-# %% tags=["nbval-rtol=0.02"]
 plots.show(
     plots.line_chart({"positions found": (widths, shares)}, "width D", "share found"),
-    alt="Share of positions found again in the sum, against the width: 0 at 2, near 1 from 32.",
+    alt="Share of positions found again in the sum, against the width: 0.05 at 2, near 1 from 32.",
 )
 
 # %% [markdown]
 # *Figure: the share of positions that can be read off the sum, by width, mean of 20 tries.*
 #
-# In two dimensions a sum of arrows is a mess. In 64 or more, two random directions are nearly at right
-# angles, so the patch hardly disturbs the position, and the other way round. A layer that wants to know the
-# place can look along one set of directions, and along another for the content.
+# In two dimensions a sum of arrows is a mess. Why not in 64? Measure the angle between two random
+# directions. **Predict:** how far from a right angle is it, typically, in two dimensions and in 192?
+
+# %% tags=["nbval-rtol=0.02"]
+for width in (2, 64, 192):
+    generator = torch.Generator().manual_seed(0)
+    first, second = torch.randn(2, 10_000, width, generator=generator)
+    angles = torch.cosine_similarity(first, second).acos().rad2deg()
+    print(f"width {width:3}: {(angles - 90).abs().median():4.1f} degrees from a right angle (median)")
+
+# %% [markdown]
+# In many dimensions two random directions are nearly at right angles. So the patch hardly disturbs the
+# position, and the other way round. A layer that wants to know the place can look along one set of
+# directions, and along another for the content.
 #
-# **Second: appending comes to the same.** Whatever a layer does with a token, it multiplies it by a matrix.
-# Append the position to the patch, and the matrix must be twice as wide. Cut it in two, and you see what it
-# does. **Look for** the `+`.
+# **Second: to the matrix that reads it, appending comes to the same.** Append the position to the patch, and
+# the matrix must be twice as wide. Cut it in two, and you see what it does. **Look for** the `+`.
 
 # %%
 torch.manual_seed(0)
@@ -375,7 +405,8 @@ torch.allclose(appended, summed, atol=1e-3)
 
 # %% [markdown]
 # To append and multiply is to multiply both and **add**. Since both parts are learned, each can become what
-# it would have been, and the model stays half as wide.
+# it would have been. (For this one matrix. Appended, the two would also stay apart in all that follows, in a
+# model twice as wide. Adding saves that width, and the first experiment says why it can.)
 #
 # ## Positions without learning
 #
@@ -538,8 +569,6 @@ torch.manual_seed(0)
 untrained = LearnedPositionalEncoding(65, 192)
 before = positional_similarity(untrained.positional_embedding, (8, 8))
 after = positional_similarity(trained.positional_encoding.positional_embedding, (8, 8))
-
-# %%
 plots.show(
     figures.similarity_tiles({"before training": (before, (3, 4)), "after": (after, (3, 4))}),
     alt="Two tiles: before training noise around the framed patch, after it round similarity.",
@@ -549,7 +578,14 @@ plots.show(
 # *Figure: learned positions before training and after, on CIFAR-10. Before, a position is similar to itself
 # only. After, to what lies around it, in both directions.*
 #
-# Nobody told it. Neighbouring patches have much to do with each other, in every picture, and training found
+# Did really nobody tell it? Had the pictures changed their size during training, the positions would have
+# been interpolated from one size to the next, and that alone makes neighbours alike.
+
+# %%
+print("picture sizes changed in training:", bool(checkpoint.notes["training"].get("image_sizes")))
+
+# %% [markdown]
+# They did not. Neighbouring patches have much to do with each other, in every picture, and training found
 # that out. All 64 tiles (the paper's figure 7, centre). **Look for** what the left and the right edge have
 # to do with each other, and guess why.
 
@@ -560,7 +596,8 @@ plots.show(
 )
 
 # %% [markdown]
-# *Figure: one tile for each patch, at its place in the picture; in each, the similarity to all 64 patches.*
+# *Figure: one tile for each patch, at its place in the picture (here counted from 1, as in the paper's
+# figure); in each, the similarity to all 64 patches.*
 #
 # How often is the most similar *other* position a direct neighbour (up, down, left or right)? And what
 # about the mirror image, the place as far from the other edge?
@@ -582,9 +619,10 @@ for name, similarity in (("before", before), ("after", after)):
     print(f"{name:6}: {neighbours:2} neighbours and {mirrored:2} mirror images, of 64 patches")
 
 # %% [markdown]
-# Nearly all are one or the other. This model was trained on pictures of which half, at random, were mirrored,
-# so left and right meant little. Positions show what a model needed to know, not the truth about pictures.
-# They need neither be sines nor know of two dimensions to work.
+# Nearly all are one or the other. A guess at why: in training half of the pictures, at random, were
+# mirrored, so that left and right may have meant little. Lesson [09](09_positional_embeddings.ipynb) puts
+# this guess to a test. If it is right, positions show what a model needed to know, not the truth about
+# pictures. They need neither be sines nor know of two dimensions to work.
 #
 # ## How much do positions bring?
 #
@@ -605,6 +643,26 @@ plots.show(
 # %% [markdown]
 # *Figure: six of the pictures. "What" is written above them; "where" you see.*
 #
+# "Where" needs labels. And a model that sees nothing at all can still name the commonest quarter each time:
+# how often is that right?
+
+# %%
+def ask_where(data):
+    """The same pictures, labelled by the quarter that holds the middle of the shape."""
+    places, masks = torch.arange(32) + 0.5, data.masks.float()  # masks: (B, 32, 32), 1 on the shape
+    middle_row = (masks.sum(dim=2) @ places) / masks.sum(dim=(1, 2))  # (B,)
+    middle_column = (masks.sum(dim=1) @ places) / masks.sum(dim=(1, 2))
+    labels = 2 * (middle_row > 16).long() + (middle_column > 16).long()
+    quarters = ["upper left", "upper right", "lower left", "lower right"]
+    return ImageData(data.images, labels, quarters)
+
+
+# %%
+in_quarters = ask_where(shapes("test", 2000)).labels.bincount()
+commonest = in_quarters.max().item() / 2000
+print("pictures in each quarter:", in_quarters.tolist(), f"the commonest: {commonest:.1%}")
+
+# %% [markdown]
 # `experiments/positional_encoding.py` trained small models with each kind of positions, five seeds each, and
 # stored every result with its configuration. We read the file.
 
@@ -616,6 +674,9 @@ config, seeds = stored["config"], stored["seeds"]
 print("pictures", config["pictures"], "· passes over them", config["training"]["epochs"])
 print("model   ", {name: config["model"][name] for name in ("embed_dim", "depth", "num_heads")})
 print("patches ", config["patch_size"], "pixels · seeds", seeds)
+
+# %% [markdown]
+# From its lines, those that answer one question after one length of training:
 
 # %%
 def accuracies(stored, question, epochs):
@@ -629,18 +690,22 @@ def accuracies(stored, question, epochs):
     }
 
 
+# %% [markdown]
+# First, where?
+
 # %%
+where = accuracies(stored, "where", 10)
 plots.show(
-    plots.bar_chart(accuracies(stored, "where", 10), "accuracy on: where? (guessing: 25 %)"),
-    alt="Bars of accuracy for the question where: near a quarter without positions, else high.",
+    plots.bar_chart(where, f"accuracy on: where? (commonest quarter: {commonest:.1%})"),
+    alt="Bars of accuracy for the question where: near 28 % without positions, else high.",
 )
 
 # %% [markdown]
 # *Figure: where is the shape? Test accuracy, mean and standard deviation over the seeds; a dot is a run.*
 #
-# Without positions the model all but guesses, after the same training: no patch shows where it lies. With
-# any positions the answer is right for most pictures; that is what they are for. (Two of the five runs with
-# learned ones lag behind.)
+# Without positions the model names the commonest quarter, after the same training, and no more: no patch
+# shows where it lies. With any positions the answer is right for most pictures; that is what they are for.
+# (Two of the five runs with learned ones lag behind.)
 #
 # And **what** is it? (With patches of 4×4 pixels, so that no patch shows a whole shape.) **Predict** again.
 
@@ -664,17 +729,6 @@ plots.show(
 # **Try it live:** "where", 3 passes instead of 10, 2-D sines. (Training is the subject of
 # [lesson 07](07_train_cifar10.ipynb); here it is a black box, too.)
 
-# %%
-def ask_where(data):
-    """The same pictures, labelled by the quarter that holds the middle of the shape."""
-    places, masks = torch.arange(32) + 0.5, data.masks.float()  # masks: (B, 32, 32), 1 on the shape
-    middle_row = (masks.sum(dim=2) @ places) / masks.sum(dim=(1, 2))  # (B,)
-    middle_column = (masks.sum(dim=1) @ places) / masks.sum(dim=(1, 2))
-    labels = 2 * (middle_row > 16).long() + (middle_column > 16).long()
-    quarters = ["upper left", "upper right", "lower left", "lower right"]
-    return ImageData(data.images, labels, quarters)
-
-
 # %% tags=["nbval-ignore-output"]
 import tempfile
 
@@ -691,15 +745,15 @@ with tempfile.TemporaryDirectory() as directory:
     run = train(model, train_data, test_data, short, directory)
 
 # %% [markdown]
-# The stored results of the same short training, the lowest and the highest of five seeds, and whether ours is
-# like those with 2-D sines. (To the digit it need not be: another processor rounds otherwise, and early in a
-# training small differences grow.)
+# The stored results of the same short training, the lowest and the highest of five seeds, and whether ours
+# is clearly above all those with learned positions. (It need not be one of the stored ones to the digit:
+# another processor rounds otherwise, and early in a training small differences grow.)
 
 # %%
 stored_short = accuracies(stored, "where", 3)
 print("  ".join(f"{name} {min(runs):.2f}–{max(runs):.2f}" for name, runs in stored_short.items()))
 live = run.history[-1]["validation_accuracy"]
-print("ours is above every run with learned positions:", live > max(stored_short["learned"]) + 0.1)
+print("ours is 0.1 above every run with learned positions:", live > max(stored_short["learned"]) + 0.1)
 
 # %% [markdown]
 # After 186 steps the sines are far above guessing and the learned positions still guess, with every seed.
@@ -788,8 +842,6 @@ def resize_positional_embedding_solution(embedding, old_grid, new_grid):
 table = trained.positional_encoding.positional_embedding.data  # (1, 65, 192)
 resized = resize_positional_embedding(table, (8, 8), (12, 12))  # (1, 145, 192)
 print("the class token's row is unchanged:", torch.equal(resized[:, 0], table[:, 0]))
-
-# %%
 fine = positional_similarity(resized, (12, 12))
 plots.show(
     figures.similarity_tiles({"8×8 patches": (after, (3, 4)), "12×12 patches": (fine, (5, 6))}),
@@ -810,6 +862,9 @@ with torch.no_grad():
         print(f"{name}: probability of cat {model(picture).softmax(dim=1)[0, cat]:.2f}")
 
 # %% [markdown]
+# It is even surer of it: the larger picture shows more of the cat, and the enlarged table works at once,
+# without any training. (One photograph proves no more than that. Lesson 09 counts over many pictures.)
+#
 # "Interpolate" is not one recipe. Well-known libraries differ: bilinear or bicubic, with or without
 # smoothing (`antialias`), and in what they align, the corners or the edges. In `vitlib`'s function the
 # argument `mode` names whose recipe to follow; the one that you wrote is timm's. **Look at** how far the
@@ -824,6 +879,9 @@ def difference(mode, embedding, old_grid, new_grid):
     return ((theirs - ours).norm() / ours.norm()).item()
 
 
+# %% [markdown]
+# Each recipe's distance from the first:
+
 # %%
 random_table = torch.randn(1, 65, 192, generator=torch.Generator().manual_seed(0))
 for mode in positional_encoding.RESIZE_MODES:
@@ -833,8 +891,21 @@ for mode in positional_encoding.RESIZE_MODES:
 
 # %% [markdown]
 # Trained positions are smooth, so the recipes agree within a tenth or so. Random ones are as rough as can
-# be, and two recipes miss by a quarter. To repeat somebody's number, use their recipe.
+# be, and two recipes miss by a quarter. To repeat somebody's number, use their recipe. (Precision is a part
+# of it: `vitlib` interpolates in float32, whatever the weights are stored in.)
 #
+# **Proof** that the name is earned: torchvision's own function on the same table.
+
+# %%
+from torchvision.models.vision_transformer import interpolate_embeddings
+
+weights = {"encoder.pos_embedding": table.clone()}  # under torchvision's name
+theirs = interpolate_embeddings(48, 4, weights)["encoder.pos_embedding"]
+ours = positional_encoding.resize_positional_embedding(table, (8, 8), (12, 12), mode="torchvision")
+assert torch.allclose(ours, theirs, atol=1e-6)
+print('mode="torchvision" gives what torchvision gives')
+
+# %% [markdown]
 # ## Change the design
 #
 # The paper tried a learned encoding that does know of two dimensions (appendix D.4): one learned vector for

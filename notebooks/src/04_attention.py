@@ -25,8 +25,8 @@ plots.show(
 )
 
 # %% [markdown]
-# *Figure: the map of the series. Here you build the part in which tokens read each other. Its shape stays (B,
-# T, D).*
+# *Figure: the map of the series. Here you build the part in which tokens read each other. Its shape stays
+# (B, T, D).*
 #
 # ## What is on this patch?
 #
@@ -65,11 +65,11 @@ plots.show(
 )
 
 # %% [markdown]
-# *Figure: the patch in row 3, column 3 (we count from 0), alone and with its neighbours; the whole picture as
-# the model gets it, and the photograph with the patch framed.*
+# *Figure: the patch in row 3, column 3 (we count from 0), alone and with its neighbours; the whole picture
+# as the model gets it, and the photograph with the patch framed.*
 #
-# Alone, it is sixteen squares in brown. With its neighbours it is the corner of an eye; with all of them, the
-# eye of a cat. What a patch means depends on others, near and far.
+# Alone, it is sixteen squares in brown. With its neighbours it is the corner of an eye; with all of them,
+# the eye of a cat. What a patch means depends on others, near and far.
 #
 # After lesson 03 a token knows its own pixels and its place, and nothing else. A 3×3 convolution over the
 # patches would show it its neighbours; news from the other eye, three patches away, would take three layers.
@@ -88,7 +88,8 @@ store["fur"]
 # %% [markdown]
 # All or nothing: ask for "mostly fur" and you get a `KeyError`. Attention is a soft dictionary. Queries and
 # keys are vectors. How well they match is a number, the **score**: their dot product. A softmax turns the
-# scores of one query into shares that sum to 1. The answer is the mean of all values, weighted by the shares.
+# scores of one query into shares that sum to 1. The answer is the mean of all values, weighted by the
+# shares.
 #
 # Take three tokens: the class token, a patch of an ear, a patch of grass. Each has a **query** (what it asks
 # for), a **key** (what it is found by) and a **value** (what it hands over). The numbers are made up; where
@@ -179,8 +180,8 @@ print("columns", weights.sum(dim=0))
 # Rows: each token has one whole to spend. A column sums to whatever comes out: the class token is read
 # little, the ear much.
 #
-# **Weighted sum.** Again one matrix product: row $i$ of the weights mixes all values for token $i$. The first
-# row should be (2.75, 2.05), the second has your answer.
+# **Weighted sum.** Again one matrix product: row $i$ of the weights mixes all values for token $i$. The
+# first row should be (2.75, 2.05), the second has your answer.
 
 # %%
 mixed = weights @ value
@@ -232,9 +233,9 @@ for d in widths:
     print(f"{d:4} {raw.var():10.1f} {before:15.2f} {after:22.2f}")
 
 # %% [markdown]
-# The variance is $d$: each product has variance 1, and variances add up. So the scores themselves are of size
-# $\sqrt d$. At $d$ = 64, the width of a head in ViT-B, random queries give most of their row to a single
-# token, for no reason. Divided by $\sqrt d$, the scores have variance 1 at every width.
+# The variance is $d$: each product has variance 1, and variances add up. So the scores themselves are of
+# size $\sqrt d$. At $d$ = 64, the width of a head in ViT-B, random queries give most of their row to a
+# single token, for no reason. Divided by $\sqrt d$, the scores have variance 1 at every width.
 #
 # And a row that is all or nothing is slow to learn better. When a score rises by a little, its share $a$
 # rises by $a(1-a)$ times as much, which is 0 where $a$ is 0 or 1. Measure it: we send random gradients into
@@ -288,8 +289,8 @@ plots.show(
 # *Figure: the row of the class token, step by step. Each column is a token that is asked; a disc grows with
 # its number, the largest of its row being as wide as a disc may be. The shares sum to 1.*
 #
-# A little smaller: the division makes a row more even. And whatever the scores are, at the end the sum of the
-# row is 1.
+# A little smaller: the division makes a row more even. And whatever the scores are, at the end the sum of
+# the row is 1.
 #
 # ### Exercise 2 · the look-up (8 minutes)
 #
@@ -356,8 +357,8 @@ class SelfAttention1(nn.Module):
 
 
 # %% [markdown]
-# Three tokens of width 4 go in, three come out. The layer has no number in it that depends on T. **Predict:**
-# does it take 50 tokens as well?
+# Three tokens of width 4 go in, three come out. The layer has no number in it that depends on T.
+# **Predict:** does it take 50 tokens as well?
 
 # %%
 torch.manual_seed(0)
@@ -417,12 +418,12 @@ plots.show(ribbon(192, 6), alt="All of a token goes into each of 6 heads; then t
 
 # %% [markdown]
 # *Figure: the way of head 1. It sees the whole token (blue fan), and makes a query of 32 numbers; keys and
-# values likewise. What the heads bring back is put side by side, and the output projection (grey fan) spreads
-# each head's part over the whole token.*
+# values likewise. What the heads bring back is put side by side, and the output projection (grey fan)
+# spreads each head's part over the whole token.*
 #
 # A common mistake is to think that head 1 gets the first 32 numbers *of the token*. It gets the first 32
-# numbers *of the projection*, and each of these was made from all 192. To see it, change only the last number
-# of a token. **Predict:** does the query of head 1 change?
+# numbers *of the projection*, and each of these was made from all 192. To see it, change only the last
+# number of a token. **Predict:** does the query of head 1 change?
 
 # %%
 project = nn.Linear(192, 192)
@@ -696,8 +697,8 @@ for fused in (False, True):
 print("scaled_dot_product_attention gives the same, explicit or fused")
 
 # %% [markdown]
-# One more property, which you know from lesson 03: attention knows no order. Shuffle the tokens, and the same
-# tokens come out, shuffled alike.
+# One more property, which you know from lesson 03: attention knows no order. Shuffle the tokens, and the
+# same tokens come out, shuffled alike.
 
 # %%
 order = torch.randperm(65, generator=generator)
@@ -755,16 +756,16 @@ for name, shares in {**rows, "random, not divided": undivided}.items():
     print(f"{name:19} shares from {low:.4f} to {high:.4f}; all alike: {1 / 65:.4f}")
 
 # %% [markdown]
-# A fresh layer gives each token between a half and twice an equal share; trained heads give some tokens fifteen
-# times as much, and others next to nothing. It starts with little prejudice and learns where to look; without
-# the division it would start with favourites, drawn by chance. What trained heads read, and how far such a
-# map may be trusted, is lesson [08](08_attention_maps.ipynb).
+# A fresh layer gives each token between a half and twice an equal share; trained heads give some tokens
+# fifteen times as much, and others next to nothing. It starts with little prejudice and learns where to
+# look; without the division it would start with favourites, drawn by chance. What trained heads read, and
+# how far such a map may be trusted, is lesson [08](08_attention_maps.ipynb).
 #
 # ## What it costs
 #
-# Every token asks every token: $T^2$ scores. Take ViT-B/16 (width 768, 12 heads in each of 12 layers), with a
-# picture of 224 pixels and with one twice as wide and high. **Predict:** how many times more tokens, and how
-# many times more scores?
+# Every token asks every token: $T^2$ scores. Take ViT-B/16 (width 768, 12 heads in each of 12 layers), with
+# a picture of 224 pixels and with one twice as wide and high. **Predict:** how many times more tokens, and
+# how many times more scores?
 
 # %%
 print("pixels   tokens   scores in a head   MB in all heads and layers   attention / projections")
@@ -900,16 +901,16 @@ print("rows still sum to 1:", torch.allclose(local.sum(dim=-1), torch.ones(1), a
 # %% [markdown]
 # *Figure: what the framed patch reads in layer 4, head 6: from all tokens, and only from near ones.*
 #
-# Besides the class token, each patch now sees what a 3×3 convolution sees. Yet it is no convolution: that has
-# nine weights which are the same at every place, while these depend on what is there. The other eye is lost,
-# and nothing is gained: our code still computes all $T^2$ scores, then hides them. Models that save the work
-# cut the picture into windows and never compute the rest.
+# Besides the class token, each patch now sees what a 3×3 convolution sees. Yet it is no convolution: that
+# has nine weights which are the same at every place, while these depend on what is there. The other eye is
+# lost, and nothing is gained: our code still computes all $T^2$ scores, then hides them. Models that save
+# the work cut the picture into windows and never compute the rest.
 #
 # ## Common mistakes
 #
 # **The softmax runs over the wrong axis.** `dim=1` is right for a matrix `(T, T)`, and in `(B, num_heads,
-# T, T)` it is the heads. Others take both token axes at once, so that a whole *matrix* sums to 1. The shape is
-# right and the numbers are between 0 and 1. The symptom: rows that don't sum to 1. Ask for it in a test.
+# T, T)` it is the heads. Others take both token axes at once, so that a whole *matrix* sums to 1. The shape
+# is right and the numbers are between 0 and 1. The symptom: rows that don't sum to 1. Ask for it in a test.
 
 # %%
 scores = torch.randn(2, 6, 65, 65, generator=generator)
@@ -933,10 +934,10 @@ for name, width in (("√(D / heads)", 32), ("√D", 192)):
     print(f"{name:13} largest share of a row {largest:.2f}, equal to PyTorch's: {equal}")
 
 # %% [markdown]
-# **`nn.MultiheadAttention` without `batch_first=True`.** By default it expects `(T, B, D)`. Given `(B, T, D)`
-# it takes pictures for tokens: the pictures of a batch read each other. Shapes are right and nothing
-# complains, but what the model says about a picture depends on what else is in the batch. The symptom: change
-# picture 2 and see picture 1 change.
+# **`nn.MultiheadAttention` without `batch_first=True`.** By default it expects `(T, B, D)`. Given `(B, T,
+# D)` it takes pictures for tokens: the pictures of a batch read each other. Shapes are right and nothing
+# complains, but what the model says about a picture depends on what else is in the batch. The symptom:
+# change picture 2 and see picture 1 change.
 
 # %%
 changed = tokens.clone()

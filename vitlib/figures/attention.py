@@ -1,4 +1,4 @@
-"""Figures of lesson 04: one row of attention step by step, and how wide a token is on its way through heads."""
+"""Figures of lesson 04: one row of attention step by step; how wide a token is on its way through heads."""
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Polygon, Rectangle
