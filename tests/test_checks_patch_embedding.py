@@ -29,6 +29,7 @@ WRONG_NUMBER = {
     "counts the rows twice": lambda size, patch: (size[0] // patch[0]) ** 2,
     "counts the columns twice": lambda size, patch: (size[1] // patch[1]) ** 2,
     "exchanges the patch's sides": lambda size, patch: (size[0] // patch[1]) * (size[1] // patch[0]),
+    "counts one too many": lambda size, patch: (size[0] // patch[0]) * (size[1] // patch[1]) + 1,
     "adds rows and columns": lambda size, patch: size[0] // patch[0] + size[1] // patch[1],
     "move on by one pixel": lambda size, patch: (size[0] - patch[0] + 1) * (size[1] - patch[1] + 1),
     "takes the patches for square": lambda size, patch: size[0] * size[1] // patch[0] ** 2,
@@ -128,6 +129,9 @@ WRONG_PATCHES = {
     ),
     "patches come column by column. Go": lambda x, p: by_rearrange(x, p, "b (col row) (c p q)"),
     "order (row, column, channel)": lambda x, p: by_rearrange(x, p, "b (row col) (p q c)"),
+    "order (row, channel, column)": lambda x, p: by_rearrange(x, p, "b (row col) (p c q)"),
+    "has all patches of an image in one row": lambda x, p: by_permute(x, p).flatten(1),
+    "one row more than": lambda x, p: torch.nn.functional.pad(by_permute(x, p), (0, 0, 1, 0)),
     "order (channel, column, row)": lambda x, p: by_rearrange(x, p, "b (row col) (c q p)"),
     "order (column, row, channel)": lambda x, p: by_rearrange(x, p, "b (row col) (q p c)"),
     "and so do the pixels of each": lambda x, p: by_permute(x.mT, p),
@@ -241,6 +245,22 @@ class SideBySide(lesson.OverlappingPatches):
         self.projection.stride = (patch_size, patch_size)
 
 
+class OnePixelApart(lesson.OverlappingPatches):
+    def __init__(self, image_size, patch_size, stride, in_channels, embed_dim):
+        super().__init__(image_size, patch_size, stride, in_channels, embed_dim)
+        self.projection.stride = (1, 1)
+
+
+class WithClassToken(lesson.OverlappingPatches):
+    def __init__(self, image_size, patch_size, stride, in_channels, embed_dim):
+        super().__init__(image_size, patch_size, stride, in_channels, embed_dim)
+        self.class_token = nn.Parameter(torch.zeros(1, 1, embed_dim))
+
+    def forward(self, images):
+        tokens = super().forward(images)
+        return torch.cat([self.class_token.expand(len(tokens), -1, -1), tokens], dim=1)
+
+
 class KernelOfStride(lesson.OverlappingPatches):
     def __init__(self, image_size, patch_size, stride, in_channels, embed_dim):
         super().__init__(image_size, patch_size, stride, in_channels, embed_dim)
@@ -313,7 +333,11 @@ WRONG_OVERLAP = {
     "how many places": counting(lambda h, w, p, s: 49),
     "as large as the stride": KernelOfStride,
     "parameters. One linear map": WithNorm,
-    "stride=stride": SideBySide,
+    "tokens of patches side by side. Give the convolution stride=stride": SideBySide,
+    "one pixel apart. Give the convolution stride=stride": OnePixelApart,
+    "one token more than": returning(lambda x: torch.nn.functional.pad(x.flatten(2).mT, (0, 0, 1, 0))),
+    "parameters too many. A class token": WithClassToken,
+    "flatten(2) keeps D": returning(lambda x: x.flatten(1)),
     "padding adds patches": Padded,
     "projection is still to do": HalfDone,
     "(B, D, N). Exchange": returning(lambda x: x.flatten(2)),

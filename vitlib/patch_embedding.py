@@ -23,11 +23,10 @@ def patch_grid(image_size, patch_size):
     if height % patch_height or width % patch_width:
         sides = ((height, patch_height), (width, patch_width))
         fits = [max(side // patch, 1) * patch for side, patch in sides]
+        quotients = dict.fromkeys(f"{side} / {patch} = {side / patch:g}" for side, patch in sides)
         raise ValueError(
             f"An image of {height}x{width} pixels cannot be cut into "
-            f"patches of {patch_height}x{patch_width}: "
-            f"{height} / {patch_height} = {height / patch_height:g}, "
-            f"{width} / {patch_width} = {width / patch_width:g}. "
+            f"patches of {patch_height}x{patch_width}: {', '.join(quotients)}. "
             f"Resize or crop the image, for instance to {fits[0]}x{fits[1]}, "
             "or choose a patch size that divides both sides."
         )

@@ -24,8 +24,8 @@ plots.show(
 )
 
 # %% [markdown]
-# *Figure: the way from a picture to its class, with the number of each lesson and the shape of what is passed
-# on. Here you build the framed part: from a picture to N tokens of D numbers.*
+# *Figure: the way from a picture to its class, with the number of each lesson and the shape of what is
+# passed on. Here you build the framed part: from a picture to N tokens of D numbers.*
 #
 # ## What are the words of a picture?
 #
@@ -68,9 +68,9 @@ for side, patch in ((224, 1), (224, 32), (224, 16), (224, 14), (384, 16), (32, 4
     print(f"{side:3}x{side:<3}  {patch:2}x{patch:<2}  {tokens:9,}  {tokens**2:14,}")
 
 # %% [markdown]
-# Two and a half billion pairs, in each layer, for each image. With patches of 16×16 there are 196 tokens, and
-# fewer than 40,000 pairs. This gave the paper its title: *An Image is Worth 16x16 Words*. The paper writes
-# $N = HW/P^2$ for the number of patches (section 3.1).
+# Two and a half billion pairs, in each layer, for each image. With patches of 16×16 there are 196 tokens,
+# and fewer than 40,000 pairs. This gave the paper its title: *An Image is Worth 16x16 Words*. The paper
+# writes $N = HW/P^2$ for the number of patches (section 3.1).
 #
 # The last row is the size of our own model: pictures of 32×32, patches of 4×4, 64 tokens.
 #
@@ -102,9 +102,9 @@ def num_patches_solution(image_size, patch_size):
 # %% [markdown]
 # ## Sixteen numbers, by hand
 #
-# Here is an image of 4×4 pixels and one channel. Each number says where it is, counted from 1 for once: 23 is
-# in the second row, third column. We cut it into patches of 2×2, and write the four numbers of each patch in
-# one row. **Do it in your head first:** which numbers are in patch 1, the upper right one?
+# Here is an image of 4×4 pixels and one channel. Each number says where it is, counted from 1 for once: 23
+# is in the second row, third column. We cut it into patches of 2×2, and write the four numbers of each
+# patch in one row. **Do it in your head first:** which numbers are in patch 1, the upper right one?
 
 # %%
 toy = torch.tensor([[11, 12, 13, 14], [21, 22, 23, 24], [31, 32, 33, 34], [41, 42, 43, 44]])
@@ -152,8 +152,8 @@ plots.show(
 # %% [markdown]
 # *Figure: the same colours as before. With `view` alone, each row mixes pixels of two patches.*
 #
-# The shape is right and the content is not. `view` moves no number: it reads the memory in the same order and
-# breaks it into rows elsewhere. "Patch 1" is now a row of the image.
+# The shape is right and the content is not. `view` moves no number: it reads the memory in the same order
+# and breaks it into rows elsewhere. "Patch 1" is now a row of the image.
 #
 # To get squares, numbers have to change places. Give every pixel an address of four parts: which row of
 # patches, which row inside the patch, which column of patches, which column inside the patch. Here `view`
@@ -174,13 +174,21 @@ patches = swapped.reshape(4, 4)  # (N, P·P)
 torch.equal(patches, by_hand)
 
 # %% [markdown]
-# It must be `reshape` here. `view` would refuse, since this time numbers really have to be copied to new
-# places.
-#
+# It must be `reshape` here. `view` refuses, since this time numbers really have to be copied to new places:
+
+# %%
+import textwrap
+
+try:
+    swapped.view(4, 4)
+except RuntimeError as error:
+    print(textwrap.fill(f"RuntimeError: {error}", 90))
+
+# %% [markdown]
 # ## The same as one sentence
 #
-# The library einops writes these three steps as one line with named axes. On the left, `(rows ph)` splits the
-# height into rows of patches and pixels of the patch's height. On the right, the brackets merge.
+# The library einops writes these three steps as one line with named axes. On the left, `(rows ph)` splits
+# the height into rows of patches and pixels of the patch's height. On the right, the brackets merge.
 
 # %%
 from einops import rearrange
@@ -295,8 +303,9 @@ plots.show(
 )
 
 # %% [markdown]
-# *Figure: one patch, its three channels as tables, and the same 48 numbers as one row: red, green, blue,
-# each row by row. This row is all that the model gets of the patch.*
+# *Figure: one patch, its three channels as tables (a channel alone is a grey picture: 0 is black), and the
+# same 48 numbers as one row: red, green, blue, each row by row. This row is all that the model gets of the
+# patch.*
 #
 # Nothing is lost by cutting: `unpatchify` is the sentence read from right to left, with batch and channels.
 # We give it the 36 patches of the big cat. **Look for** `True`: every pixel is back in its place.
@@ -344,10 +353,30 @@ plots.show(
 # $$z_0 = [\,x_\text{class};\ x_p^1 E;\ x_p^2 E;\ \cdots;\ x_p^N E\,] + E_\text{pos},
 # \qquad E \in \mathbb{R}^{(P^2 \cdot C) \times D}$$
 #
-# $x_p^1$ is the first row of `patchify`, $D$ is the length of a token (`embed_dim` in the code). There is
-# **one** $E$ for all patches, and each patch is multiplied on its own: a token knows nothing but its own
-# pixels. $x_\text{class}$ is the subject of lesson 02, and $E_\text{pos}$ of lesson 03.
+# Symbol by symbol:
 #
+# | symbol | what it is | shape |
+# |---|---|---|
+# | $x_p^1$ to $x_p^N$ | the patches as rows; $x_p^1$ is patch 0, first in `patchify` | $1 \times P^2 C$ |
+# | $E$ | the matrix, **one** for all patches | $P^2 C \times D$ |
+# | $x_p^1 E$ | the token of a patch; $D$, `embed_dim` in the code, is its length | $1 \times D$ |
+# | $[\,\cdot\,;\,\cdot\,]$ | rows, one below the other | $(N + 1) \times D$ |
+# | $x_\text{class}$, $E_\text{pos}$ | one token more, and the places: lessons 02 and 03 | |
+# | $z_0$ | the list of tokens, after 0 layers | $(N + 1) \times D$ |
+#
+# Each patch is multiplied on its own: a token knows nothing but its own pixels.
+#
+# In PyTorch, $E$ is an `nn.Linear`. Two things differ from the equation: it stores $E$ on its side, as
+# `weight` of shape `(D, P·P·C)`, and it adds a `bias`, one number for each question. **Look for** `True`.
+
+# %%
+from torch import nn
+
+as_layer = nn.Linear(4, 2, bias=False)  # without a bias, as in the equation
+as_layer.weight.data = E.T  # (D, P·P)
+torch.equal(as_layer(rows), rows @ E)
+
+# %% [markdown]
 # ## The same as a convolution
 #
 # Most code has no `patchify`. It has a `Conv2d` whose stride is its kernel size, and people wonder whether
@@ -359,8 +388,6 @@ plots.show(
 # that the convolution gives for `images`, which is `(7, 3, 32, 48)`.
 
 # %%
-from torch import nn
-
 torch.manual_seed(0)
 linear = nn.Linear(3 * 4 * 4, 5)  # weight: (D, C·P·P)
 conv = nn.Conv2d(3, 5, kernel_size=4, stride=4)  # weight: (D, C, P, P)
@@ -380,10 +407,8 @@ maps.shape
 with torch.no_grad():
     by_conv = maps.flatten(2).transpose(1, 2)  # (B, N, D)
     by_linear = linear(patchify(images, 4))  # (B, N, D)
-difference = (by_conv - by_linear).abs().max()
-largest = by_linear.abs().max()
-print(f"largest difference {difference:.4f} between numbers as large as {largest:.1f}")
-assert torch.allclose(by_conv, by_linear, atol=1e-5)
+difference = (by_conv - by_linear).abs().max().item()
+print(f"numbers up to {by_linear.abs().max():.1f}, largest difference below 1e-5: {difference < 1e-5}")
 
 # %% [markdown]
 # The same numbers. And `view` was enough for the weights, because a filter of a `Conv2d` has its numbers in
@@ -420,8 +445,9 @@ def to_conv_weight_solution(weight, in_channels, patch_size):
 # %% [markdown]
 # ## When the patches don't fit
 #
-# An image of 222×222 pixels and patches of 16×16: $222/16 = 13.875$. **Predict:** what does the
-# convolution do with the last row of patches?
+# An image of 222×222 pixels and patches of 16×16: $222/16 = 13.875$. What does the convolution do with the
+# pixels that are left over? To see which pixels it reads, we poison some: NaN ("not a number") spoils every
+# sum that it enters. **Predict:** will there be NaN in what comes out?
 
 # %%
 conv = nn.Conv2d(3, 8, kernel_size=16, stride=16)
@@ -433,13 +459,11 @@ print("shape:", tuple(maps.shape), "  any NaN in it:", maps.isnan().any().item()
 print(f"pixels that were never read: {1 - 208**2 / 222**2:.1%}")
 
 # %% [markdown]
-# $\lfloor 13.875 \rfloor = 13$ patches each way. The last 14 rows and columns were poisoned with NaN, which
-# spoils every sum that it enters, and nothing shows: the convolution never read them, and did not say so. We
-# want to be told. `patch_grid` gives the number of rows and columns of patches, or refuses.
+# $\lfloor 13.875 \rfloor = 13$ patches each way. The last 14 rows and columns hold the poison, and nothing
+# shows: the convolution never read them, and did not say so. We want to be told. `patch_grid` gives the
+# number of rows and columns of patches, or refuses.
 
 # %%
-import textwrap
-
 from vitlib.patch_embedding import patch_grid
 
 print(patch_grid((32, 48), 4))
@@ -451,8 +475,8 @@ except ValueError as error:
 # %% [markdown]
 # ## The piece we keep
 #
-# The finished class: sizes, one convolution, two steps to make a list of it. `check` is for people who mix up
-# their axes. `as_pair` makes `(4, 4)` of `4`, and `check_batch` refuses what is not `(B, C, H, W)`.
+# The finished class: sizes, one convolution, two steps to make a list of it. `check` is for people who mix
+# up their axes. `as_pair` makes `(4, 4)` of `4`, and `check_batch` refuses what is not `(B, C, H, W)`.
 
 # %% tags=["finished"]
 from vitlib.patch_embedding import as_pair, check_batch
@@ -508,8 +532,8 @@ class PatchEmbedding(nn.Module):
 
 
 # %% [markdown]
-# **Proof.** Two independent ways to the same tokens. First torchvision's Vision Transformer, with our weights
-# copied into its patch embedding. Its `_process_input` is all that it does before the class token.
+# **Proof.** Two independent ways to the same tokens. First torchvision's Vision Transformer, with our
+# weights copied into its patch embedding. Its `_process_input` is all that it does before the class token.
 
 # %%
 from torchvision.models import VisionTransformer

@@ -78,6 +78,7 @@ def random_sizes():
             (height * width // wide**2, square),
             (height * width // high, "divides by one side of a patch. Divide by both."),
             (height * width // wide, "divides by one side of a patch. Divide by both."),
+            (rows * columns + 1, "counts one too many. A class token comes in lesson 02: count patches."),
             (height * width, "counts the pixels of the image."),
             (high * wide, "counts the pixels of one patch."),
         ]  # fmt: skip
@@ -108,6 +109,8 @@ def check_patchify(answer):
         (b, c * n, p * p): "makes patches of each channel alone. A patch has all its channels in one row.",
         (b * n, c * p * p): "has images and patches in one axis. Keep the images apart: (B, N, C·P·P).",
         (n, c * p * p): "has no axis for the images of the batch: (B, N, C·P·P).",
+        (b, n + 1, c * p * p): f"has one row more than the {n} patches. A class token comes in lesson 02.",
+        (b, n * c * p * p): "has all patches of an image in one row. Each patch has its own: (B, N, C·P·P).",
     })  # fmt: skip
     six = images.reshape(b, c, rows, p, columns, p)
     turned = images.reshape(b, c, columns, p, rows, p)
@@ -126,6 +129,7 @@ def check_patchify(answer):
         (six.permute(0, 4, 2, 1, 3, 5), "the patches come column by column. Go along the first row of "
          "patches, then the next."),
         (six.permute(0, 2, 4, 3, 5, 1), pixels.format("row, column, channel")),
+        (six.permute(0, 2, 4, 3, 1, 5), pixels.format("row, channel, column")),
         (six.permute(0, 2, 4, 1, 5, 3), pixels.format("channel, column, row")),
         (six.permute(0, 2, 4, 5, 3, 1), pixels.format("column, row, channel")),
         (six.permute(0, 4, 2, 1, 5, 3), "height and width are exchanged: the patches come column by column, "
@@ -251,9 +255,13 @@ def check_overlapping_patches(answer):
     got = unchanged(layer, images)
     need(got)
     side_by_side = (size[0] // p) * (size[1] // p)
+    every = (size[0] - p + 1) * (size[1] - p + 1)
     padded = ((size[0] + p // 2 * 2 - p) // stride + 1) * ((size[1] + p // 2 * 2 - p) // stride + 1)
     explain_shape(got, {
         (b, d, n): "is (B, D, N). Exchange the last two axes: transpose(1, 2).",
+        (b, d * n): "has one row for each image. flatten(1) merges the tokens, too; flatten(2) keeps D.",
+        (b, n + 1, d): f"has one token more than the {n} patches. A class token comes in lesson 02.",
+        (b, every, d): "has a token for each place, one pixel apart. Give the convolution stride=stride.",
         (b, d, rows, columns): "is (B, D, rows, columns). Flatten rows and columns, then exchange the axes.",
         (b, side_by_side, d): "has the tokens of patches side by side. Give the convolution stride=stride.",
         (b, padded, d): f"has more than {n} tokens: padding adds patches over the border. Leave it out.",
@@ -309,6 +317,8 @@ def fill_and_predict(layer, images, patch_size, stride, embed_dim, where):
     if number != expected:
         if number == channels * stride**2 * embed_dim + embed_dim:
             raise NotYet(f"{where}the kernel is as large as the stride. It should be as large as the patch.")
+        if number == expected + embed_dim:
+            raise NotYet(f"{where}{embed_dim} parameters too many. A class token comes in lesson 02.")
         raise NotYet(
             f"{where}the layer has {number} parameters. One linear map with a bias, of "
             f"{channels}·{patch_size}·{patch_size} numbers to {embed_dim}, has {expected}."

@@ -60,7 +60,7 @@ def patch_as_row(patch):
         part = fig.add_axes((0.08, 0.24 - 0.11 * number, 0.91, 0.09))
         flat = channel.reshape(1, -1)
         for ax, values, aspect in ((table, channel, "equal"), (part, flat, "auto")):
-            ax.imshow(values, vmin=0, vmax=255, aspect=aspect)
+            ax.imshow(values, cmap="gray", vmin=0, vmax=255, aspect=aspect)
             plots.write_numbers(ax, values, "{:d}")
         table.set_title(name)
         part.set_ylabel(name, rotation=0, ha="right", va="center")
