@@ -284,6 +284,9 @@ with torch.no_grad():
         tokens, _ = block(tokens)  # one layer
         answers.append(read_class_token(model, tokens))
 
+# %% [markdown]
+# Now compare the answers with the labels, after each layer:
+
 # %% tags=["nbval-rtol=0.02"]
 passed = ["no layer", "1 layer", "2 layers", "3 layers", "4 layers"]
 share_right = [(answer == data.labels).float().mean().item() for answer in answers]
@@ -349,6 +352,9 @@ caught = []
 theirs.encoder.register_forward_pre_hook(lambda module, inputs: caught.append(inputs[0]))
 images = torch.randn(7, 3, 32, 32)
 their_logits = theirs(images)  # on the way there, the hook catches the tokens
+
+# %% [markdown]
+# What the hook caught should be what our layer gives, with their class token and their patches:
 
 # %%
 ours = ClassToken(24)

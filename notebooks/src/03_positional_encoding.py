@@ -46,6 +46,9 @@ photo = fit_picture(chelsea(), 256)[None]  # uint8 (1, 3, 256, 256)
 order = torch.randperm(64, generator=torch.Generator().manual_seed(0))
 shuffled_photo = unpatchify(patchify(photo, 32)[:, order], 256, 32)
 
+# %% [markdown]
+# Side by side:
+
 # %%
 plots.show(
     plots.picture_grid([photo[0], shuffled_photo[0]], ["in order", "shuffled"]),
@@ -79,7 +82,7 @@ with torch.no_grad():  # it takes three lists of tokens, here three times the sa
 # Orange is the class token, blue are the patches. Compare the second table with the fourth.
 
 # %%
-names, names_swapped = ["class", "patch 1", "patch 2"], ["class", "patch 2", "patch 1"]
+names, names_swapped = ["class", "patch 0", "patch 1"], ["class", "patch 1", "patch 0"]
 color = [["class_token"] * 2, ["patch"] * 2, ["patch"] * 2]
 plots.show(
     plots.number_tables(
@@ -544,6 +547,9 @@ from vitlib.attention_maps import positional_similarity
 line = positional_similarity(sincos_1d(64, 192), (8, 8), num_prefix_tokens=0)
 plane = positional_similarity(sincos_2d((8, 8), 192), (8, 8), num_prefix_tokens=0)
 
+# %% [markdown]
+# Two places, one in the middle and one at the right edge, in both kinds:
+
 # %%
 plots.show(
     figures.similarity_tiles(
@@ -657,6 +663,9 @@ def ask_where(data):
     return ImageData(data.images, labels, quarters)
 
 
+# %% [markdown]
+# On the 2000 pictures that the models below are tested on:
+
 # %%
 in_quarters = ask_where(shapes("test", 2000)).labels.bincount()
 commonest = in_quarters.max().item() / 2000
@@ -703,9 +712,9 @@ plots.show(
 # %% [markdown]
 # *Figure: where is the shape? Test accuracy, mean and standard deviation over the seeds; a dot is a run.*
 #
-# Without positions the model names the commonest quarter, after the same training, and no more: no patch
-# shows where it lies. With any positions the answer is right for most pictures; that is what they are for.
-# (Two of the five runs with learned ones lag behind.)
+# Without positions the model does no better, after the same training, than one that always names the
+# commonest quarter: no patch shows where it lies. With any positions the answer is right for most
+# pictures; that is what they are for. (Two of the five runs with learned ones lag behind.)
 #
 # And **what** is it? (With patches of 4×4 pixels, so that no patch shows a whole shape.) **Predict** again.
 
@@ -989,12 +998,13 @@ for module in (Forgotten(65, 192), FixedPositionalEncoding(sincos_1d(65, 192)), 
     kind, in_file = type(module).__name__, list(module.state_dict())
     print(f"{kind:26} learned {learned:>6}, in its file: {in_file}")
 
+# %% [markdown]
+# Which exercises have you solved so far, in all lessons?
+
 # %%
 checks.progress()
 
 # %% [markdown]
-# Above: which exercises you have solved so far, in all lessons.
-#
 # ## Recap
 #
 # - Attention does not see the order of its tokens: shuffled patches, same class token.
