@@ -29,8 +29,8 @@ def test_same_numbers_as_torch(weight_decay):
         for optimizer in optimizers:
             optimizer.step()
     for one, other, before in zip(ours, theirs, start):
-        assert not torch.equal(other, before)
-        torch.testing.assert_close(one, other, rtol=0, atol=2e-3)  # bfloat16 in both
+        way = (other - before).norm()
+        assert way > 0 and (one - other).norm() < 0.05 * way  # PyTorch's rounds to bfloat16: up to 0.03
 
 
 def test_a_matrix_without_gradient_stays():
@@ -54,7 +54,7 @@ def test_directions_stay_and_lengths_even_out():
     left, _ = torch.linalg.qr(torch.randn(24, 24))
     right, _ = torch.linalg.qr(torch.randn(24, 24))
     values = torch.logspace(0, -1.5, 24)
-    made = orthogonalized((left * values @ right.T)[None])[0].float()
+    made = orthogonalized((left * values @ right.T)[None])[0]
     in_those_directions = left.T @ made @ right
     assert ((in_those_directions.diagonal() > 0.6) & (in_those_directions.diagonal() < 1.3)).all()
     assert (in_those_directions - in_those_directions.diagonal().diag()).abs().max() < 0.1
