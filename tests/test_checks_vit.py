@@ -280,6 +280,7 @@ WRONG_COUNT = {
     "class token: the class token is learned": count_with("class token", lambda *sizes: 0),
     "a vector of the width D": count_with("class token", lambda *sizes: 1),
     "positions: the class token has a position too": count_with("positions", lambda N, P, C, K, D, L: N * D),
+    "one position more than patches": count_with("positions", lambda N, P, C, K, D, L: (N + 2) * D),
     "each position is a vector": count_with("positions", lambda N, P, C, K, D, L: N + 1),
     "this is one block": count_with("blocks", lambda N, P, C, K, D, L: 12 * D * D + 13 * D),
     "query, key and value are missing": count_with(
@@ -327,6 +328,7 @@ WRONG_FLOPS = {
     "products of T×T are missing: queries": lambda *sizes: flops(*sizes, square=0),
     "attention has two products": lambda *sizes: flops(*sizes, square=1),
     "missing, and one multiply-add is two": lambda *sizes: flops(*sizes, square=0, each=1),
+    "one token too many": lambda *sizes: flops(*sizes, tokens=2),
     "runs through the blocks too": lambda *sizes: flops(*sizes, tokens=0),
     "does not go through the patch embedding": lambda *sizes: flops(*sizes, embedded=1),
     "head is on all tokens": lambda N, *sizes: flops(N, *sizes, head=N + 1),

@@ -337,6 +337,7 @@ def judge_counts(got, sizes):
         },
         "positions": {
             num_patches * width: "the class token has a position too.",
+            (num_patches + 2) * width: "there is one position more than patches, N + 1 in all.",
             num_patches + 1: "each position is a vector of the width D.",
             num_patches: "each position is a vector of the width D, and the class token has one too.",
         },
@@ -392,13 +393,16 @@ def judge_flops(got, sizes):
     right = counted(*sizes)
     embedding, head = counted(*sizes[:5], 0) - 2 * width * num_classes, 2 * width * num_classes
     blocks = right - embedding - head
-    without_class_token = depth * (24 * num_patches * width**2 + 4 * num_patches**2 * width)
+    without_class_token, one_more = (
+        depth * (24 * number * width**2 + 4 * number**2 * width) for number in (num_patches, num_patches + 2)
+    )
     usual = {
         right // 2: "these are multiply-adds (MACs). Each is two FLOPs: a multiplication and an addition.",
         right - square: "the products of T×T are missing: queries with keys, and weights with values.",
         right - square // 2: "attention has two products with T×T: queries with keys, weights with values.",
         right // 2 - square // 2: "the products of T×T are missing, and one multiply-add is two FLOPs.",
         right - blocks + without_class_token: "the class token runs through the blocks too: T = N + 1.",
+        right - blocks + one_more: "one token too many runs through the blocks: T = N + 1.",
         right + embedding // num_patches: "the class token does not go through the patch embedding: N there.",
         right + (tokens - 1) * head: "the head is on all tokens. It gets the class token alone.",
         right + num_patches * head - head: "the head is on the patches. It gets the class token alone.",
