@@ -400,9 +400,9 @@ def judge_flops(got, sizes):
         right // 2: "these are multiply-adds (MACs). Each is two FLOPs: a multiplication and an addition.",
         right - square: "the products of T×T are missing: queries with keys, and weights with values.",
         right - square // 2: "attention has two products with T×T: queries with keys, weights with values.",
-        right // 2 - square // 2: "the products of T×T are missing, and one multiply-add is two FLOPs.",
         right - blocks + without_class_token: "the class token runs through the blocks too: T = N + 1.",
         right - blocks + one_more: "one token too many runs through the blocks: T = N + 1.",
+        counted(num_patches + 1, *sizes[1:]): "N counts the patches, without the class token. T is N + 1.",
         right + embedding // num_patches: "the class token does not go through the patch embedding: N there.",
         right + (tokens - 1) * head: "the head is on all tokens. It gets the class token alone.",
         right + num_patches * head - head: "the head is on the patches. It gets the class token alone.",
@@ -414,6 +414,7 @@ def judge_flops(got, sizes):
         right + depth * 26 * tokens * width: "13·D of a block are biases and norms. Leave them out.",
         right - head: "the head is missing.",
         blocks: "these are the blocks alone. Patch embedding and head are missing.",
+        right - depth * 8 * tokens * width**2: "the MLP has two maps, D to 4·D and back: 8·D² a token.",
         right - depth * 12 * tokens * width**2: "the MLP is 4 times as wide inside: 8·D² a token.",
         right - depth * 2 * tokens * width**2: "attention's output projection is missing: D² a token.",
         right - depth * 4 * tokens * width**2: "query, key and value are three products of D², not one.",
@@ -421,6 +422,8 @@ def judge_flops(got, sizes):
     }
     if got in usual:
         raise NotYet(usual[got])
+    if 2 * got in usual:
+        raise NotYet(f"{usual[2 * got]} And a multiply-add is two FLOPs.")
     if got != right:
         raise NotYet(
             f"with N={num_patches}, P={patch}, C={channels}, K={num_classes}, D={width}, L={depth} PyTorch "
